@@ -1,0 +1,25 @@
+package engine
+
+import "log/slog"
+
+// Config says which model to serve and with how much memory. The zero value of every field but Model is a usable default.
+type Config struct {
+	Model  string // folder of a Hugging Face checkpoint
+	Device string // "cpu", "cuda", "cuda:1", "cuda:GPU-…"; "" takes a GPU when there is one
+
+	Threads               int     // CPU device: worker threads; 0 is GOMAXPROCS
+	BlockSize             int     // tokens in a KV block; 0 is 16
+	MaxModelLen           int     // longest prompt + output; 0 is what the checkpoint and the KV cache allow
+	MaxNumSeqs            int     // sequences in one step; 0 is 64
+	MaxNumBatchedTokens   int     // tokens in one step; 0 is 2048
+	MemoryUtilization     float64 // share of the device's memory for weights and KV cache, in (0, 1]; 0 is 0.92 on a GPU, and on the CPU a KV cache that holds 8 sequences of MaxModelLen, at most 1 GiB
+	KVCacheBytes          int64   // size of the KV cache; overrides MemoryUtilization
+	DisablePrefixCache    bool
+	DisableChunkedPrefill bool
+	SkipTokenizer         bool // token ids only, even when the checkpoint has a tokenizer
+
+	Seed         int64   // of requests that have none
+	RecordStacks bool    // the ledger keeps the stack of every allocation (about 1 µs each)
+	Faults       []Fault // to inject; see fixtures/fault
+	Logger       *slog.Logger
+}

@@ -1,0 +1,44 @@
+package engine
+
+// Fault is an injected failure: data, so that it crosses process boundaries with the Config.
+type Fault struct {
+	Point  FaultPoint
+	Rank   int // device rank it strikes; -1 every rank
+	After  int // passes of the point that go well first
+	Action FaultAction
+	Text   string // of the error or panic
+}
+
+// FaultPoint is a place where a Fault can strike.
+type FaultPoint string
+
+// The fault points.
+const (
+	FaultLoad     FaultPoint = "load"     // while weights are loaded
+	FaultAllocate FaultPoint = "allocate" // a device allocation
+	FaultProfile  FaultPoint = "profile"  // the profiling forward pass of Open
+	FaultForward  FaultPoint = "forward"  // a step's forward pass
+	FaultSample   FaultPoint = "sample"
+	FaultOutput   FaultPoint = "output"   // detokenization and stop checks
+	FaultShutdown FaultPoint = "shutdown" // a release step
+)
+
+// FaultAction is what happens when a Fault strikes.
+type FaultAction string
+
+// The fault actions.
+const (
+	ActError FaultAction = "error"
+	ActPanic FaultAction = "panic"
+	ActHang  FaultAction = "hang"          // until the engine is shut down
+	ActOOM   FaultAction = "out_of_memory" // the error of a failed allocation
+	ActExit  FaultAction = "exit"          // the process: os.Exit(1)
+	ActKill  FaultAction = "kill"          // the process: SIGKILL
+)
+
+// FaultReport says whether a Fault of the Config struck: a test whose fault never fired has tested nothing.
+type FaultReport struct {
+	Fault  Fault
+	Passes int // times its point was passed
+	Fired  int
+}

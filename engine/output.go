@@ -1,0 +1,58 @@
+package engine
+
+// Request is one prompt: a text, or token ids.
+type Request struct {
+	ID             string // for Abort and logs; "" gets a fresh one
+	Prompt         string
+	PromptTokenIDs []int32 // used instead of Prompt when not nil
+	Sampling       SamplingParams
+}
+
+// FinishReason says why a completion ended.
+type FinishReason string
+
+// The finish reasons.
+const (
+	FinishStop   FinishReason = "stop"   // EOS, a stop id or a stop string
+	FinishLength FinishReason = "length" // MaxTokens or MaxModelLen
+	FinishAbort  FinishReason = "abort"  // Abort, a cancelled context, or a shutdown
+)
+
+// Output is what a request gave.
+type Output struct {
+	RequestID      string
+	Prompt         string
+	PromptTokenIDs []int32
+	PromptLogprobs [][]Logprob  // one per prompt token, the first nil; nil when not asked for
+	Completions    []Completion // SamplingParams.N of them
+	CachedTokens   int          // prompt tokens that came out of the prefix cache
+}
+
+// Completion is one output of a request.
+type Completion struct {
+	Index             int
+	TokenIDs          []int32 // with the EOS or stop id that ended it
+	Text              string
+	FinishReason      FinishReason
+	StopReason        string      // the stop string or stop id that ended it; "" for EOS and length
+	CumulativeLogprob float64     // 0 when no logprobs were asked for
+	Logprobs          [][]Logprob // one per token: the sampled one and the most likely, best first
+}
+
+// Logprob is a token's log-probability at one position, over the whole vocabulary and before any sampling parameter.
+type Logprob struct {
+	TokenID int32
+	Logprob float32
+	Rank    int    // 1 is the most likely token
+	Token   string // its text; "" without a tokenizer
+}
+
+// Delta is what one step added to one completion of a streamed request. The last one of a completion has a FinishReason.
+type Delta struct {
+	Index        int
+	TokenIDs     []int32
+	Text         string
+	Logprobs     [][]Logprob
+	FinishReason FinishReason
+	StopReason   string
+}
