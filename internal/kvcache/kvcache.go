@@ -1,0 +1,279 @@
+// Package kvcache keeps the books of a paged KV cache: which block belongs to which sequence, and which blocks hold a prefix that another
+// sequence can use again. It never touches the memory itself.
+//
+// The rules are vLLM's. Only full blocks are shared; a block is found by the chained hash of its tokens and all tokens before it. Block tables
+// only grow, so two equal blocks both stay. A hit is capped at n-1 of n tokens, because the last one must be computed for its logits. Freed
+// blocks with a prefix are reused last, least recently freed first; freed blocks without one are reused first.
+package kvcache
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+)
+
+const none = int32(-1)
+
+// hash names a full block: its tokens and everything before it.
+type hash [sha256.Size]byte
+
+// block is one block's books. A block is free exactly when refs is 0, and then it is in the free list.
+type block struct {
+	refs       int32
+	cached     bool // hash is set, and the block is in Cache.index
+	hash       hash
+	prev, next int32 // in the free list
+	same       int32 // next block with an equal hash
+}
+
+// Table is one sequence's block table: block i holds the positions [i*BlockSize, (i+1)*BlockSize). The zero value is empty.
+type Table struct {
+	blocks []int32
+	hashes []hash // of the sequence's full blocks, as far as they were needed; they outlive Free, since the tokens do not change
+	known  int    // leading blocks that were offered to the prefix cache
+}
+
+// Blocks is the table itself: valid until the next call for this Table, not to be changed.
+func (t *Table) Blocks() []int32 { return t.blocks }
+
+// Stats are a cache's counters.
+type Stats struct {
+	Blocks, Used, Cached int // all; in use by a sequence; holding a prefix that a new sequence can hit
+	Queries, Hits        int // tokens looked up, and tokens found
+}
+
+// InUseError says that the prefix cache could not be reset.
+type InUseError struct{ Used, Blocks int }
+
+func (e *InUseError) Error() string {
+	return fmt.Sprintf("kvcache: %d of %d blocks are in use by running sequences", e.Used, e.Blocks)
+}
+
+// Cache is the pool of blocks. It is not safe for concurrent use.
+type Cache struct {
+	blockSize int
+	prefix    bool
+	blocks    []block
+	head      int32 // of the free list: reused first
+	tail      int32
+	free      int
+	index     map[hash]int32 // a block with this hash; more through block.same
+	cached    int
+	queries   int
+	hits      int
+	scratch   []byte
+}
+
+// New makes the books of a cache of so many blocks of blockSize tokens; without prefix nothing is shared.
+func New(blocks, blockSize int, prefix bool) *Cache {
+	c := &Cache{blockSize: blockSize, prefix: prefix, blocks: make([]block, blocks), head: none, tail: none, index: map[hash]int32{}}
+	for i := range c.blocks {
+		c.blocks[i].same = none
+		c.pushBack(int32(i))
+	}
+	return c
+}
+
+// BlockSize is the number of tokens in a block.
+func (c *Cache) BlockSize() int { return c.blockSize }
+
+// Capacity is the number of tokens that the whole cache holds.
+func (c *Cache) Capacity() int { return len(c.blocks) * c.blockSize }
+
+// Stats gives the counters.
+func (c *Cache) Stats() Stats {
+	return Stats{Blocks: len(c.blocks), Used: len(c.blocks) - c.free, Cached: c.cached, Queries: c.queries, Hits: c.hits}
+}
+
+// Admit starts a sequence with an empty table: it takes the blocks of the longest cached prefix of tokens, when read is set, and room for up to
+// limit tokens after it, and says how many tokens the prefix has. With too few free blocks nothing changes and ok is false.
+func (c *Cache) Admit(t *Table, tokens []int32, limit int, read bool) (hit int, ok bool) {
+	blocks := 0
+	if read && c.prefix {
+		blocks = c.match(t, tokens)
+	}
+	hit = blocks * c.blockSize
+	need := c.blocksFor(min(hit+limit, len(tokens))) - blocks
+	free := c.free
+	for _, b := range t.blocks { // a hit on a free block takes it out of the free list
+		if c.blocks[b].refs == 0 {
+			free--
+		}
+	}
+	if need > free {
+		t.blocks = t.blocks[:0]
+		return hit, false
+	}
+	for _, b := range t.blocks {
+		c.take(b)
+	}
+	t.known = blocks
+	if read && c.prefix {
+		c.queries += len(tokens)
+		c.hits += hit
+	}
+	return hit, c.Grow(t, hit+min(limit, len(tokens)-hit))
+}
+
+// match fills the empty table with the blocks of the longest cached prefix, without taking them yet.
+func (c *Cache) match(t *Table, tokens []int32) int {
+	n := (len(tokens) - 1) / c.blockSize // at least the last token is computed
+	for i := range n {
+		b, ok := c.index[c.hashOf(t, tokens, i)]
+		if !ok {
+			break
+		}
+		t.blocks = append(t.blocks, b)
+	}
+	return len(t.blocks)
+}
+
+// Grow makes room for n tokens in all. With too few free blocks nothing changes and it answers false.
+func (c *Cache) Grow(t *Table, n int) bool {
+	need := c.blocksFor(n) - len(t.blocks)
+	if need > c.free {
+		return false
+	}
+	for range need {
+		b := c.head
+		c.forget(b)
+		c.take(b)
+		t.blocks = append(t.blocks, b)
+	}
+	return true
+}
+
+// Commit enters the full blocks of the first n tokens, which have been computed, in the prefix cache.
+func (c *Cache) Commit(t *Table, tokens []int32, n int) {
+	if !c.prefix {
+		return
+	}
+	for ; t.known < n/c.blockSize; t.known++ {
+		b := t.blocks[t.known]
+		if c.blocks[b].cached {
+			continue
+		}
+		h := c.hashOf(t, tokens, t.known)
+		same, ok := c.index[h]
+		if !ok {
+			same = none
+		}
+		c.blocks[b].hash, c.blocks[b].cached, c.blocks[b].same = h, true, same
+		c.index[h] = b
+		c.cached++
+	}
+}
+
+// Free gives the sequence's blocks back. The last ones are reused first: a shorter prefix serves more sequences.
+func (c *Cache) Free(t *Table) {
+	for i := len(t.blocks) - 1; i >= 0; i-- {
+		b := t.blocks[i]
+		c.blocks[b].refs--
+		switch {
+		case c.blocks[b].refs > 0:
+		case c.blocks[b].cached:
+			c.pushBack(b)
+		default:
+			c.pushFront(b)
+		}
+	}
+	t.blocks, t.known = t.blocks[:0], 0
+}
+
+// Reset forgets all prefixes; an [InUseError] when a sequence still uses a block.
+func (c *Cache) Reset() error {
+	if used := len(c.blocks) - c.free; used > 0 {
+		return &InUseError{Used: used, Blocks: len(c.blocks)}
+	}
+	for i := range c.blocks {
+		c.blocks[i].cached, c.blocks[i].same = false, none
+	}
+	clear(c.index)
+	c.cached, c.queries, c.hits = 0, 0, 0
+	return nil
+}
+
+func (c *Cache) blocksFor(tokens int) int { return (tokens + c.blockSize - 1) / c.blockSize }
+
+// hashOf is the chained hash of the sequence's full block i.
+func (c *Cache) hashOf(t *Table, tokens []int32, i int) hash {
+	for n := len(t.hashes); n <= i; n++ {
+		buf := c.scratch[:0]
+		if n > 0 {
+			buf = append(buf, t.hashes[n-1][:]...)
+		}
+		for _, id := range tokens[n*c.blockSize : (n+1)*c.blockSize] {
+			buf = binary.LittleEndian.AppendUint32(buf, uint32(id))
+		}
+		t.hashes = append(t.hashes, sha256.Sum256(buf))
+		c.scratch = buf
+	}
+	return t.hashes[i]
+}
+
+// take adds a user to a block.
+func (c *Cache) take(b int32) {
+	if c.blocks[b].refs == 0 {
+		c.unlink(b)
+	}
+	c.blocks[b].refs++
+}
+
+// forget takes a block out of the prefix cache, if it is in it.
+func (c *Cache) forget(b int32) {
+	blk := &c.blocks[b]
+	if !blk.cached {
+		return
+	}
+	if first := c.index[blk.hash]; first == b {
+		if blk.same == none {
+			delete(c.index, blk.hash)
+		} else {
+			c.index[blk.hash] = blk.same
+		}
+	} else {
+		for c.blocks[first].same != b {
+			first = c.blocks[first].same
+		}
+		c.blocks[first].same = blk.same
+	}
+	blk.cached, blk.same = false, none
+	c.cached--
+}
+
+func (c *Cache) pushBack(b int32) {
+	c.blocks[b].prev, c.blocks[b].next = c.tail, none
+	if c.tail == none {
+		c.head = b
+	} else {
+		c.blocks[c.tail].next = b
+	}
+	c.tail = b
+	c.free++
+}
+
+func (c *Cache) pushFront(b int32) {
+	c.blocks[b].prev, c.blocks[b].next = none, c.head
+	if c.head == none {
+		c.tail = b
+	} else {
+		c.blocks[c.head].prev = b
+	}
+	c.head = b
+	c.free++
+}
+
+func (c *Cache) unlink(b int32) {
+	p, n := c.blocks[b].prev, c.blocks[b].next
+	if p == none {
+		c.head = n
+	} else {
+		c.blocks[p].next = n
+	}
+	if n == none {
+		c.tail = p
+	} else {
+		c.blocks[n].prev = p
+	}
+	c.free--
+}
