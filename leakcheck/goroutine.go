@@ -1,0 +1,206 @@
+package leakcheck
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// goroutine is one block of a full stack dump.
+type goroutine struct {
+	id      int64
+	state   string // "chan receive", "select (no cases)"
+	since   string // "3 minutes", or ""
+	labels  string
+	leaked  bool    // the runtime's leak profile says that it can never run again
+	frames  []frame // innermost first, the runtime's own left out
+	creator frame
+}
+
+type frame struct{ fn, file, line string }
+
+func (f frame) String() string {
+	if f.file == "" {
+		return f.fn
+	}
+	return fmt.Sprintf("%s %s:%s", f.fn, shortPath(f.file), f.line)
+}
+
+// shortPath keeps the last folder and the file: "llm/runner.go".
+func shortPath(file string) string {
+	return filepath.ToSlash(filepath.Join(filepath.Base(filepath.Dir(file)), filepath.Base(file)))
+}
+
+var godebug sync.Mutex
+
+// stacks dumps all goroutines, with labels in the headers.
+func stacks() []goroutine {
+	godebug.Lock()
+	defer godebug.Unlock()
+	old, had := os.LookupEnv("GODEBUG")
+	if !strings.Contains(old, "tracebacklabels=") { // the runtime follows changes of this setting
+		os.Setenv("GODEBUG", strings.TrimPrefix(old+",tracebacklabels=1", ","))
+		defer func() {
+			if had {
+				os.Setenv("GODEBUG", old)
+			} else {
+				os.Unsetenv("GODEBUG")
+			}
+		}()
+	}
+	for size := 64 << 10; ; size *= 2 {
+		buf := make([]byte, size)
+		if n := runtime.Stack(buf, true); n < size {
+			return parseStacks(buf[:n])
+		}
+	}
+}
+
+func parseStacks(text []byte) []goroutine {
+	var out []goroutine
+	for block := range bytes.SplitSeq(text, []byte("\n\n")) {
+		lines := strings.Split(strings.TrimSpace(string(block)), "\n")
+		if g, ok := parseHeader(lines[0]); ok {
+			g.parseFrames(lines[1:])
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// parseHeader reads `goroutine 20 [chan receive (leaked), 3 minutes, locked to thread labels:{"k": "v"}]:`.
+func parseHeader(line string) (g goroutine, ok bool) {
+	rest, ok := strings.CutPrefix(line, "goroutine ")
+	if !ok {
+		return g, false
+	}
+	id, rest, ok := strings.Cut(rest, " [")
+	if g.id, _ = strconv.ParseInt(strings.Fields(id)[0], 10, 64); !ok || g.id == 0 {
+		return g, false
+	}
+	rest = strings.TrimSuffix(rest, "]:")
+	if i := strings.Index(rest, " labels:{"); i >= 0 {
+		rest, g.labels = rest[:i], rest[i:]
+	}
+	parts := strings.Split(rest, ", ")
+	g.state, g.leaked = strings.CutSuffix(parts[0], " (leaked)")
+	for _, p := range parts[1:] {
+		if strings.HasSuffix(p, "minutes") {
+			g.since = p
+		}
+	}
+	return g, true
+}
+
+func (g *goroutine) parseFrames(lines []string) {
+	for i := 0; i < len(lines); i += 2 {
+		fn, created := strings.CutPrefix(lines[i], "created by ")
+		if created {
+			fn, _, _ = strings.Cut(fn, " in goroutine ")
+		} else if j := strings.LastIndexByte(fn, '('); j > 0 {
+			fn = fn[:j]
+		}
+		f := frame{fn: fn}
+		if i+1 < len(lines) {
+			pos, _, _ := strings.Cut(strings.TrimSpace(lines[i+1]), " +0x")
+			if j := strings.LastIndexByte(pos, ':'); j > 0 {
+				f.file, f.line = pos[:j], pos[j+1:]
+			}
+		}
+		switch {
+		case created:
+			g.creator = f
+		case !strings.HasPrefix(fn, "runtime.") && !strings.HasPrefix(fn, "runtime/"):
+			g.frames = append(g.frames, f)
+		}
+	}
+}
+
+// leftovers describes the goroutines of the scope, alike ones together.
+func (s *Scope) leftovers(waited time.Duration) error {
+	old := getLabels()
+	setLabels(nil)
+	defer setLabels(old)
+	certain := leakProfile()
+	groups := map[string][]goroutine{}
+	var order []string
+	total := 0
+	for _, g := range stacks() {
+		if !strings.Contains(g.labels, `"`+labelKey+`"`) || !strings.Contains(g.labels, s.mark) || processWide(fmt.Sprint(g.frames)) {
+			continue
+		}
+		total++
+		key := fmt.Sprint(g.state, g.frames, g.creator)
+		if groups[key] == nil {
+			order = append(order, key)
+		}
+		groups[key] = append(groups[key], g)
+	}
+	var fs []Finding
+	for _, key := range order {
+		f := finding(groups[key])
+		f.Text = fmt.Sprintf("%s: %d of %d goroutine(s) still running %s after the end: %s", s.name, len(groups[key]), total, round(waited), f.Text)
+		if f.Note == "" && certain {
+			f.Note = "the goroutine leak profile does not call it certain: something that is still reachable could wake it"
+		}
+		fs = append(fs, f)
+	}
+	return newError(fs, s.cfg.allow)
+}
+
+// finding describes goroutines that stand at the same place.
+func finding(gs []goroutine) Finding {
+	g := gs[0]
+	top := frame{fn: "?"}
+	if len(g.frames) > 0 {
+		top = g.frames[0]
+	}
+	state := g.state
+	if g.since != "" {
+		state += ", for " + g.since
+	}
+	f := Finding{Kind: Goroutine, Name: fmt.Sprintf("goroutine %d", g.id), Signature: "goroutine in " + top.fn, accept: top.fn}
+	f.Text = fmt.Sprintf("goroutine %d [%s] in %s", g.id, state, top)
+	if len(gs) > 1 {
+		f.Text += fmt.Sprintf(" and %d like it", len(gs)-1)
+	}
+	var b strings.Builder
+	for i, fr := range g.frames {
+		if i == 12 {
+			fmt.Fprintf(&b, "… %d more\n", len(g.frames)-i)
+			break
+		}
+		f.Signature += " < " + fr.fn
+		fmt.Fprintln(&b, fr)
+	}
+	if g.creator.fn != "" {
+		f.Signature += " created by " + g.creator.fn
+		fmt.Fprintln(&b, "created by", g.creator)
+	}
+	f.Detail = b.String()
+	if g.leaked {
+		f.Note = "certain: the goroutine leak profile proves that it can never run again"
+	}
+	return f
+}
+
+// leakProfile asks the runtime for goroutines that can never run again, when the binary was built with GOEXPERIMENT=goroutineleakprofile. The
+// answer shows in the next stack dump. A mutex waiter is only found by the second pass.
+func leakProfile() bool {
+	p := pprof.Lookup("goroutineleak")
+	if p == nil {
+		return false
+	}
+	for range 2 {
+		p.WriteTo(io.Discard, 0) //nolint:errcheck // io.Discard takes everything
+	}
+	return true
+}

@@ -1,0 +1,73 @@
+package leakcheck
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// TB is the part of testing.TB that this package uses.
+type TB interface {
+	Helper()
+	Name() string
+	Cleanup(func())
+	Errorf(format string, args ...any)
+	Logf(format string, args ...any)
+}
+
+var _ TB = testing.TB(nil)
+
+// Guarded watches one test: see [Guard].
+type Guarded struct {
+	t       TB
+	opts    []Option
+	scope   *Scope
+	refs    []*Ref
+	buffers []func() ledger.Reporter
+}
+
+// Guard makes a test prove that it leaves nothing behind. Call it first: its check is then the last of the test's cleanups. It finds the
+// goroutines that the test started, the objects given to [Guarded.Track] and the buffers of the ledgers given to [Guarded.Buffers]. It is
+// right under t.Parallel. Descriptors, mappings, processes and files belong to the whole process; for those see [Snapshot].
+func Guard(t TB, opts ...Option) *Guarded {
+	t.Helper()
+	g := &Guarded{t: t, opts: opts, scope: NewScope(t.Name(), opts...)}
+	leave := g.scope.enter()
+	t.Cleanup(func() {
+		t.Helper()
+		leave()
+		if err := g.check(context.Background()); err != nil {
+			t.Errorf("%v", err)
+		}
+	})
+	return g
+}
+
+// Track watches an object as [Track] does; a value that cannot be tracked fails the test at once.
+func (g *Guarded) Track(name string, v any, opts ...Option) {
+	g.t.Helper()
+	r := Track(name, v, append(g.opts[:len(g.opts):len(g.opts)], opts...)...)
+	if r.err != nil {
+		g.t.Errorf("%v", r.err)
+		return
+	}
+	g.refs = append(g.refs, r)
+}
+
+// Buffers watches a ledger: it must be empty at the end of the test. It is held weakly; one that is collected meanwhile had nobody to ask it.
+func (g *Guarded) Buffers(rep ledger.Reporter) { g.buffers = append(g.buffers, weakly(rep)) }
+
+// check runs every check, in the order in which one finding explains the next: a goroutine keeps a reference, a reference keeps a buffer.
+func (g *Guarded) check(ctx context.Context) error {
+	var errs []error
+	errs = append(errs, g.scope.Gone(ctx))
+	for _, b := range g.buffers {
+		if rep := b(); rep != nil {
+			errs = append(errs, Freed(ctx, rep, g.opts...))
+		}
+	}
+	errs = append(errs, Released(ctx, g.refs...))
+	return errors.Join(errs...)
+}

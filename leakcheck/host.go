@@ -1,0 +1,81 @@
+package leakcheck
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ErrNoHost is returned where the system does not tell what a process holds (everywhere but on Linux with /proc).
+var ErrNoHost = errors.New("leakcheck: file descriptors, mappings and processes can only be listed on Linux with /proc")
+
+// HostState is what a process holds of its host at one moment: each thing under a key that is the same in every snapshot.
+type HostState struct {
+	dirs  []string
+	items map[string]hostItem
+}
+
+// hostItem is one thing: `fd 7` → "socket: tcp 127.0.0.1:8080 listening".
+type hostItem struct {
+	kind      Kind
+	name      string // as printed
+	what      string // without numbers that differ from run to run; Allow matches it
+	uncertain bool   // may be another process's
+}
+
+// Snapshot lists what this process holds of its host: open file descriptors and what they are, sockets and listening ports, mapped files,
+// devices and shared memory, entries of /dev/shm, child processes and their descendants, and the entries of the given folders.
+func Snapshot(dirs ...string) (*HostState, error) { return snapshot(dirs) }
+
+// Diff lists what is in after and was not in before, processes first.
+func Diff(before, after *HostState) []Finding {
+	var out []Finding
+	for _, key := range slices.Sorted(maps.Keys(after.items)) {
+		it := after.items[key]
+		if _, ok := before.items[key]; ok || it.uncertain {
+			continue
+		}
+		out = append(out, Finding{Kind: it.kind, Name: key, Text: it.name, Signature: string(it.kind) + " " + it.what, accept: it.what})
+	}
+	rank := func(f Finding) int {
+		return slices.Index([]Kind{Process, Socket, Descriptor, Mapping, SharedMemory, TemporaryFile}, f.Kind)
+	}
+	slices.SortStableFunc(out, func(a, b Finding) int { return cmp.Compare(rank(a), rank(b)) })
+	return out
+}
+
+// Restored waits until the process holds nothing that it did not hold at the snapshot, and returns nil; otherwise a [*Error] that names each
+// new descriptor, socket, mapping, process or file. All of it belongs to the whole process: tests that run in parallel see each other's.
+func (h *HostState) Restored(ctx context.Context, opts ...Option) error {
+	cfg := configure(opts)
+	start, wait := time.Now(), time.Millisecond
+	for {
+		now, err := snapshot(h.dirs)
+		if err != nil {
+			return err
+		}
+		left := newError(Diff(h, now), cfg.allow)
+		if left == nil || time.Since(start) >= cfg.patience || ctx.Err() != nil {
+			return left
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, 50*time.Millisecond)
+	}
+}
+
+// kindOfFile sorts the target of a descriptor or mapping.
+func kindOfFile(path string) Kind {
+	switch {
+	case strings.HasPrefix(path, "/dev/shm/"), strings.HasPrefix(path, "/memfd:"), strings.HasPrefix(path, "/SYSV"):
+		return SharedMemory
+	default:
+		return Mapping
+	}
+}

@@ -1,0 +1,282 @@
+package leakcheck
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func snapshot(dirs []string) (*HostState, error) {
+	h := &HostState{dirs: dirs, items: map[string]hostItem{}}
+	pids := descendants(os.Getpid())
+	h.processes(pids)
+	inUse, err := h.mappings()
+	if err != nil {
+		return nil, errors.Join(ErrNoHost, err)
+	}
+	if err := h.descriptors(inUse); err != nil {
+		return nil, errors.Join(ErrNoHost, err)
+	}
+	h.folder("/dev/shm", SharedMemory, func(path string) bool { return inUse[path] || namesOne(path, append(pids, os.Getpid())) })
+	for _, d := range dirs {
+		h.folder(d, TemporaryFile, func(string) bool { return true })
+	}
+	return h, nil
+}
+
+func (h *HostState) add(kind Kind, key, name, what string) {
+	h.items[key] = hostItem{kind: kind, name: name, what: what}
+}
+
+// descriptors lists /proc/self/fd. A descriptor number that was reused for something else counts as new.
+func (h *HostState) descriptors(inUse map[string]bool) error {
+	dir, err := os.Open("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	own := strconv.Itoa(int(dir.Fd()))
+	fds, err := dir.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	var sockets map[string]string
+	for _, fd := range fds {
+		target, err := os.Readlink("/proc/self/fd/" + fd)
+		if err != nil || fd == own {
+			continue
+		}
+		kind, what := Descriptor, target
+		switch class, rest, _ := strings.Cut(target, ":"); {
+		case class == "socket":
+			if sockets == nil {
+				sockets = readSockets()
+			}
+			inode := strings.Trim(rest, "[]")
+			if kind, what = Socket, "socket: "+sockets[inode]; sockets[inode] == "" {
+				what = "socket: of a kind that /proc/net does not list"
+			}
+		case class == "pipe":
+			what = "pipe:"
+		case class == "anon_inode":
+			what = "anon_inode:" + rest
+			if strings.Contains(rest, "eventpoll") || strings.Contains(rest, "eventfd") && runtimePoller(fd) {
+				continue // the Go runtime's poller opens these at the first use of a file or socket that can block, once
+			}
+		case strings.HasPrefix(target, "/"):
+			inUse[strings.TrimSuffix(target, " (deleted)")] = true
+		}
+		h.add(kind, "fd "+fd+" "+target, "fd "+fd+" is open: "+describeFD(what, target), what)
+	}
+	return nil
+}
+
+func describeFD(what, target string) string {
+	if what != target && !strings.HasPrefix(what, "socket") {
+		return target
+	}
+	if n, ok := strings.CutSuffix(target, " (deleted)"); ok {
+		return n + ", a file that was removed while open: its space is not free"
+	}
+	return what
+}
+
+// runtimePoller tells the eventfd of the runtime's network poller: it is watched by an epoll descriptor of this process.
+func runtimePoller(fd string) bool {
+	all, _ := filepath.Glob("/proc/self/fdinfo/*")
+	for _, info := range all {
+		text, _ := os.ReadFile(info)
+		if slices.ContainsFunc(strings.Split(string(text), "\n"), func(l string) bool {
+			f := strings.Fields(l)
+			return len(f) > 1 && f[0] == "tfd:" && f[1] == fd
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// readSockets maps inodes to "tcp 127.0.0.1:8080 listening", "unix /tmp/x.sock".
+func readSockets() map[string]string {
+	out := map[string]string{}
+	for _, proto := range []string{"tcp", "tcp6", "udp", "udp6"} {
+		for _, f := range procTable("/proc/self/net/" + proto) {
+			if len(f) < 10 {
+				continue
+			}
+			local, remote := address(f[1]), address(f[2])
+			switch s := strings.TrimSuffix(proto, "6") + " " + local; {
+			case f[3] == "0A":
+				out[f[9]] = s + " listening"
+			case remote != "" && !strings.HasSuffix(remote, ":0"):
+				out[f[9]] = s + " connected to " + remote
+			default:
+				out[f[9]] = s
+			}
+		}
+	}
+	for _, f := range procTable("/proc/self/net/unix") {
+		if len(f) < 7 {
+			continue
+		}
+		s := "unix"
+		if len(f) > 7 {
+			s += " " + f[7]
+		}
+		if f[3] == "00010000" {
+			s += " listening"
+		}
+		out[f[6]] = s
+	}
+	return out
+}
+
+func procTable(path string) (rows [][]string) {
+	text, _ := os.ReadFile(path)
+	for i, l := range strings.Split(string(text), "\n") {
+		if i > 0 {
+			rows = append(rows, strings.Fields(l))
+		}
+	}
+	return rows
+}
+
+// address reads the kernel's "0100007F:1F90": words of four bytes in the machine's order, the port in hexadecimal.
+func address(s string) string {
+	host, port, _ := strings.Cut(s, ":")
+	b, err := hex.DecodeString(host)
+	if err != nil {
+		return ""
+	}
+	for i := 0; i+4 <= len(b); i += 4 {
+		slices.Reverse(b[i : i+4])
+	}
+	ip, ok := netip.AddrFromSlice(b)
+	p, err := strconv.ParseUint(port, 16, 16)
+	if !ok || err != nil {
+		return ""
+	}
+	return netip.AddrPortFrom(ip.Unmap(), uint16(p)).String()
+}
+
+// mappings counts the mapped files, devices and shared memory; anonymous memory is Growth's matter.
+func (h *HostState) mappings() (inUse map[string]bool, err error) {
+	text, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return nil, err
+	}
+	inUse = map[string]bool{}
+	seen := map[string]int{}
+	for line := range strings.SplitSeq(string(text), "\n") {
+		f := strings.Fields(line)
+		if len(f) < 6 || !strings.HasPrefix(f[5], "/") {
+			continue
+		}
+		path := strings.Join(f[5:], " ")
+		if strings.Contains(f[1], "x") || isLibrary(path) {
+			continue // programs and libraries stay for good
+		}
+		inUse[strings.TrimSuffix(path, " (deleted)")] = true
+		seen[path]++
+		lo, hi, _ := strings.Cut(f[0], "-")
+		a, _ := strconv.ParseUint(lo, 16, 64)
+		b, _ := strconv.ParseUint(hi, 16, 64)
+		h.add(kindOfFile(path), fmt.Sprintf("mapping %d of %s", seen[path], path), fmt.Sprintf("%s is mapped (%d KiB at %#x)", path, (b-a)>>10, a), path)
+	}
+	return inUse, nil
+}
+
+var library = regexp.MustCompile(`\.so(\.[0-9.]+)?$|/locale-archive$|/gconv-modules\.cache$`)
+
+func isLibrary(path string) bool {
+	exe, _ := os.Readlink("/proc/self/exe")
+	return path == exe || library.MatchString(path)
+}
+
+// folder lists a folder's entries. One that mine does not vouch for is marked uncertain: other processes use the folder too.
+func (h *HostState) folder(dir string, kind Kind, mine func(path string) bool) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		size := ""
+		if err == nil && info.Mode().IsRegular() {
+			size = fmt.Sprintf(" (%d bytes)", info.Size())
+		}
+		what := "file"
+		if e.IsDir() {
+			what = "folder"
+		} else if e.Type()&fs.ModeSocket != 0 {
+			what = "unix socket"
+		}
+		h.items["file "+path] = hostItem{kind: kind, name: fmt.Sprintf("%s %s is left behind%s", what, path, size), what: path, uncertain: !mine(path)}
+	}
+}
+
+var number = regexp.MustCompile(`[0-9]+`)
+
+// namesOne reports whether a file's name holds one of the process ids.
+func namesOne(path string, pids []int) bool {
+	for _, n := range number.FindAllString(filepath.Base(path), -1) {
+		if id, err := strconv.Atoi(n); err == nil && slices.Contains(pids, id) {
+			return true
+		}
+	}
+	return false
+}
+
+// descendants lists the children of a process, their children and so on.
+func descendants(pid int) (out []int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, t := range tasks {
+		text, _ := os.ReadFile(t)
+		for _, f := range strings.Fields(string(text)) {
+			if id, err := strconv.Atoi(f); err == nil {
+				out = append(append(out, id), descendants(id)...)
+			}
+		}
+	}
+	return out
+}
+
+func (h *HostState) processes(pids []int) {
+	self := os.Getpid()
+	for _, pid := range pids {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue // gone meanwhile
+		}
+		// "12 (name) S ppid pgrp …": the name can hold anything, the last ")" ends it
+		open, end := strings.IndexByte(string(stat), '('), strings.LastIndexByte(string(stat), ')')
+		rest := strings.Fields(string(stat[end+1:]))
+		if open < 0 || len(rest) < 20 {
+			continue
+		}
+		comm, state, ppid, start := string(stat[open+1:end]), rest[0], rest[1], rest[19]
+		cmd, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		line := strings.TrimSpace(strings.ReplaceAll(string(cmd), "\x00", " "))
+		relation := "child"
+		if ppid != strconv.Itoa(self) {
+			relation = "descendant (parent " + ppid + ")"
+		}
+		name := fmt.Sprintf("%s process %d runs: %s", relation, pid, line)
+		if state == "Z" {
+			name = fmt.Sprintf("%s process %d (%s) has exited but nobody waited for it (zombie)", relation, pid, comm)
+		}
+		h.add(Process, fmt.Sprintf("pid %d started %s", pid, start), name, comm)
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package leakcheck
+
+func snapshot([]string) (*HostState, error) { return nil, ErrNoHost }

@@ -1,0 +1,151 @@
+package leakcheck
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/pprof"
+	"testing"
+	"time"
+
+	"github.com/enginetest/enginetest/ledger"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var ctx = context.Background()
+
+// brief keeps failing checks short: what is planted here does not go away by waiting.
+var brief = Patience(20 * time.Millisecond)
+
+type engine struct {
+	name string
+	next *engine
+	buf  []byte
+}
+
+//go:noinline
+func newEngine(name string) *engine { return &engine{name: name, buf: make([]byte, 1<<12)} }
+
+var holder *engine
+
+func TestReleased(t *testing.T) {
+	r := Track("engine", newEngine("a"), brief)
+	require.NoError(t, r.Released(ctx))
+
+	holder = newEngine("b")
+	r = Track("engine", holder, brief)
+	err := r.Released(ctx)
+	var le *Error
+	require.ErrorAs(t, err, &le)
+	require.Len(t, le.Findings, 1)
+	assert.Equal(t, Reference, le.Findings[0].Kind)
+	t.Log(err)
+
+	holder = nil
+	require.NoError(t, r.Released(ctx))
+}
+
+var global engine
+
+func TestNotTrackable(t *testing.T) {
+	tiny, c := new(int32), make(chan int)
+	for _, row := range []struct {
+		why string
+		v   any
+		bad bool
+	}{
+		{"an int32 shares its slot with strangers", tiny, true},
+		{"a nil pointer is nobody", (*engine)(nil), true},
+		{"nil has no type", nil, true},
+		{"a global is never collected", &global, true},
+		{"a struct value is a copy", engine{}, true},
+		{"a static func is code", func() {}, true},
+		{"an empty slice has no array", []int{}, true},
+		{"a pointer", newEngine("x"), false},
+		{"a slice", make([]byte, 100), false},
+		{"a map", map[string]int{"a": len(t.Name())}, false},
+		{"a channel", c, false},
+		{"a closure", func() { t.Log(c) }, false},
+		{"a method value", newEngine("x").method, false},
+	} {
+		err := Track("it", row.v, WithoutPaths(), Patience(0)).Released(ctx)
+		assert.Equal(t, row.bad, errors.Is(err, ErrNotTrackable), "%s: %v", row.why, err)
+	}
+}
+
+func (e *engine) method() {}
+
+func TestScope(t *testing.T) {
+	s := NewScope("fixture", brief)
+	stop := make(chan bool)
+	pprof.Do(ctx, pprof.Labels("user", "kept"), func(context.Context) {
+		s.Do(func() {
+			go func() {
+				go func() { <-stop }() // a grandchild inherits the label
+				<-stop
+			}()
+		})
+	})
+	go func() { <-stop }() // not of the scope
+	err := s.Gone(ctx)
+	require.Error(t, err)
+	t.Log(err)
+	var le *Error
+	require.ErrorAs(t, err, &le)
+	assert.Len(t, le.Findings, 2)
+	close(stop)
+	require.NoError(t, NewScope("other").Gone(ctx))
+	require.NoError(t, s.Gone(ctx))
+}
+
+func TestNestedScopes(t *testing.T) {
+	outer, inner := NewScope("outer", brief), NewScope("inner", brief)
+	stop := make(chan bool)
+	outer.Do(func() { inner.Do(func() { go func() { <-stop }() }) })
+	assert.Error(t, outer.Gone(ctx))
+	assert.Error(t, inner.Gone(ctx))
+	close(stop)
+	require.NoError(t, outer.Gone(ctx))
+	require.NoError(t, inner.Gone(ctx))
+}
+
+func TestFreed(t *testing.T) {
+	l := ledger.New(true)
+	id := l.Add(ledger.Holding{Owner: "kv_cache", Kind: "mapped", Device: "cpu:0", Bytes: 64 << 20})
+	err := Freed(ctx, l, brief)
+	require.ErrorContains(t, err, "64.0 MiB of device memory not given back by owner kv_cache")
+	t.Log(err)
+	require.NoError(t, Freed(ctx, l, brief, Allow("kv_cache")))
+	require.NoError(t, l.Remove(id))
+	require.NoError(t, Freed(ctx, l))
+}
+
+func TestHost(t *testing.T) {
+	dir := t.TempDir()
+	before, err := Snapshot(dir)
+	require.NoError(t, err)
+	require.NoError(t, before.Restored(ctx))
+
+	f, err := os.Create(filepath.Join(dir, "weights.bin"))
+	require.NoError(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	cmd := exec.Command("sleep", "100")
+	require.NoError(t, cmd.Start())
+	err = before.Restored(ctx, brief)
+	require.Error(t, err)
+	t.Log(err)
+	for _, want := range []string{"weights.bin", "tcp " + l.Addr().String() + " listening", "sleep 100"} {
+		assert.ErrorContains(t, err, want)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	l.Close()
+	f.Close()
+	os.Remove(f.Name())
+	require.NoError(t, before.Restored(ctx))
+}

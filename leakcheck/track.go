@@ -1,0 +1,257 @@
+package leakcheck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+	"weak"
+
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// ErrNotTrackable is wrapped by the error of a value that the garbage collector cannot answer for: nil, a global variable, memory outside
+// the Go heap, or an object so small that the allocator packs it with strangers.
+var ErrNotTrackable = errors.New("leakcheck: not trackable")
+
+// Ref is a tracked object. It holds the object weakly and never keeps it alive.
+type Ref struct {
+	name  string
+	typ   reflect.Type
+	size  uintptr
+	weak  weak.Pointer[byte]
+	freed *atomic.Bool
+	since time.Time
+	err   error
+	cfg   config
+}
+
+// Track watches the object that v refers to: a pointer's target, a slice's array, a map, a channel, or a func's closure. [Ref.Released] tells
+// whether it is gone. A value that cannot be tracked makes Released return an error that wraps [ErrNotTrackable].
+//
+// The object must be on the Go heap and of 16 bytes or more, or hold a pointer: the allocator packs smaller ones together, and one keeps all.
+func Track(name string, v any, opts ...Option) *Ref {
+	r := &Ref{name: name, since: time.Now(), cfg: configure(opts), freed: new(atomic.Bool)}
+	r.err = r.watch(reflect.ValueOf(v))
+	return r
+}
+
+func (r *Ref) watch(v reflect.Value) (err error) {
+	bad := func(format string, a ...any) error {
+		return fmt.Errorf("%w: %q: %s", ErrNotTrackable, r.name, fmt.Sprintf(format, a...))
+	}
+	if !v.IsValid() {
+		return bad("nil")
+	}
+	r.typ = v.Type()
+	switch v.Kind() {
+	case reflect.Pointer:
+		r.size = r.typ.Elem().Size()
+		if !hasPointers(r.typ.Elem()) && r.size < 16 {
+			return bad("%s points to %d bytes without a pointer: the allocator packs objects under 16 bytes together, so a stranger can keep this one; "+
+				"track what holds it", r.typ, r.size)
+		}
+	case reflect.Slice:
+		r.size = uintptr(v.Cap()) * r.typ.Elem().Size()
+		if r.size == 0 || !hasPointers(r.typ.Elem()) && r.size < 16 {
+			return bad("the array of this %s has %d bytes: too small to track", r.typ, r.size)
+		}
+	case reflect.Map, reflect.Chan, reflect.Func:
+		r.size = unsafe.Sizeof(uintptr(0))
+	default:
+		return bad("%s is not a pointer, slice, map, channel or func", r.typ)
+	}
+	p := v.UnsafePointer()
+	if v.Kind() == reflect.Func {
+		p = closure(v)
+	}
+	if p == nil {
+		return bad("nil %s", r.typ)
+	}
+	defer func() { // AddCleanup panics for memory that is not Go's
+		if e := recover(); e != nil {
+			err = bad("%s at %#x is not on the Go heap (%v): only the garbage collector's objects can be tracked; device memory belongs in a ledger", r.typ, uintptr(p), e)
+		}
+	}()
+	if c := runtime.AddCleanup((*byte)(p), func(f *atomic.Bool) { f.Store(true) }, r.freed); c == (runtime.Cleanup{}) {
+		return bad("%s at %#x is a global variable or constant: it is never collected", r.typ, uintptr(p))
+	}
+	r.weak = weak.Make((*byte)(p))
+	return nil
+}
+
+// closure gives the object behind a func value; reflect gives its code.
+func closure(v reflect.Value) unsafe.Pointer {
+	f := reflect.New(v.Type())
+	f.Elem().Set(v)
+	return *(*unsafe.Pointer)(f.UnsafePointer())
+}
+
+func hasPointers(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Array:
+		return t.Len() > 0 && hasPointers(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if hasPointers(t.Field(i).Type) {
+				return true
+			}
+		}
+		return false
+	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16,
+		reflect.Uint32, reflect.Uint64, reflect.Uintptr, reflect.Float32, reflect.Float64, reflect.Complex64, reflect.Complex128:
+		return false
+	}
+	return true
+}
+
+// Released waits until the object is gone, and returns nil; otherwise a [*Error] with the shortest path that keeps it. It collects garbage
+// until nothing changes any more (three cycles without progress, and the patience spent), so a finalizer chain or a sync.Pool does not count
+// as a leak. The context bounds only the waiting between collections.
+func (r *Ref) Released(ctx context.Context) error { return Released(ctx, r) }
+
+// Released is [Ref.Released] for many objects at once: one series of collections, one search, and findings grouped by their cause.
+func Released(ctx context.Context, refs ...*Ref) error {
+	var errs []error
+	var watched []*Ref
+	cfg := config{}
+	for _, r := range refs {
+		if r.err != nil {
+			errs = append(errs, r.err)
+			continue
+		}
+		watched = append(watched, r)
+		cfg.allow = append(cfg.allow, r.cfg.allow...)
+		cfg.patience = max(cfg.patience, r.cfg.patience)
+		cfg.noPaths = cfg.noPaths || r.cfg.noPaths
+	}
+	start := time.Now()
+	left, gcs := collect(ctx, watched, cfg.patience)
+	if len(left) > 0 {
+		errs = append(errs, newError(describe(left, time.Since(start), gcs, cfg), cfg.allow))
+	}
+	return errors.Join(errs...)
+}
+
+// collect runs the garbage collector until all refs are gone, or three cycles in a row brought nothing and the patience is spent.
+func collect(ctx context.Context, refs []*Ref, patience time.Duration) (left []*Ref, gcs int) {
+	start, wait := time.Now(), time.Millisecond
+	left = unfreed(slices.Clone(refs))
+	for idle := 0; len(left) > 0; {
+		runtime.GC()
+		gcs++
+		before := len(left)
+		if left = unfreed(left); len(left) < before {
+			idle = 0
+			continue
+		}
+		idle++
+		if spent := time.Since(start) >= patience || ctx.Err() != nil; idle >= 3 && spent || idle >= 50 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(wait, max(0, patience-time.Since(start)))):
+		}
+		wait = min(2*wait, 200*time.Millisecond)
+	}
+	return left, gcs
+}
+
+// unfreed keeps the refs whose cleanup has not run. Cleanups run on a goroutine of their own just after a collection, so an object that is
+// unreachable already gets a few milliseconds.
+func unfreed(refs []*Ref) []*Ref {
+	deadline := time.Now().Add(5 * time.Millisecond)
+	for {
+		pending := 0
+		refs = slices.DeleteFunc(refs, func(r *Ref) bool {
+			if r.freed.Load() {
+				return true
+			}
+			if !r.reachable() {
+				pending++
+			}
+			return false
+		})
+		if pending == 0 || time.Now().After(deadline) {
+			return refs
+		}
+		time.Sleep(20 * time.Microsecond)
+	}
+}
+
+//go:noinline
+func (r *Ref) reachable() bool { return r.weak.Value() != nil }
+
+// describe turns survivors into findings. The verdict goes to standard error first: writing a heap dump can kill the process (a bug of
+// the Go 1.26 runtime, see docs/leaks.md), and the verdict must not die with it.
+func describe(left []*Ref, took time.Duration, gcs int, cfg config) []Finding {
+	var out []Finding
+	var kept []*Ref
+	for _, r := range left {
+		f := Finding{Kind: Reference, Name: r.name, Text: r.verdict(took, gcs)}
+		f.Signature, f.accept = "tracked as "+r.name, r.name
+		out = append(out, f)
+		if r.reachable() {
+			kept = append(kept, r)
+		}
+	}
+	if cfg.noPaths || len(kept) == 0 {
+		return out
+	}
+	return out
+}
+
+// verdict says that the object is still there, and what it costs.
+func (r *Ref) verdict(took time.Duration, gcs int) string {
+	s := fmt.Sprintf("%s (tracked as %q) ", r.typ, r.name)
+	if !r.reachable() {
+		return s + fmt.Sprintf("was unreachable once, but a finalizer brought it back: its memory is not free after %s (%d GCs)", round(took), gcs)
+	}
+	s += fmt.Sprintf("is still reachable after %s (%d GCs)", round(took), gcs)
+	if m := r.deviceMemory(); m != "" {
+		s += "; it keeps " + m
+	}
+	return s
+}
+
+// deviceMemory gives "7.2 GiB of device memory (owner weights)", or "".
+func (r *Ref) deviceMemory() string {
+	var bytes int64
+	var owners []string
+	for _, m := range r.cfg.memory {
+		rep := m.reporter()
+		if rep == nil {
+			continue
+		}
+		for _, h := range rep.Holdings() {
+			if len(m.owners) > 0 && !slices.Contains(m.owners, h.Owner) {
+				continue
+			}
+			bytes += h.Bytes
+			if !slices.Contains(owners, h.Owner) {
+				owners = append(owners, h.Owner)
+			}
+		}
+	}
+	if bytes == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s of device memory (owner %s)", ledger.FormatBytes(bytes), strings.Join(owners, ", "))
+}
+
+// round cuts a duration to what a reader needs: "1.2s", "35ms".
+func round(d time.Duration) time.Duration {
+	for _, unit := range []time.Duration{time.Minute, time.Second, 10 * time.Millisecond} {
+		if d > 10*unit {
+			return d.Round(unit / 10)
+		}
+	}
+	return d.Round(100 * time.Microsecond)
+}
