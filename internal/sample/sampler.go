@@ -1,0 +1,160 @@
+package sample
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+)
+
+// ErrNoToken is wrapped by the error of a row in which no token is left to draw.
+var ErrNoToken = errors.New("sample: no token is left to draw")
+
+// heapLimit is the largest k for which a heap finds the k-th largest of a row; above, a selection does.
+const heapLimit = 256
+
+// Sampler draws tokens from rows of logits. It holds nothing but scratch space; use one per goroutine.
+type Sampler struct {
+	support support
+	ids     []int32
+	raw     []float32
+	saved   []float32
+	masks   []masked
+}
+
+// masked says how many tokens a parameter ruled out.
+type masked struct {
+	by string
+	n  int
+}
+
+// Draw picks the next token of a sequence from its row of logits, which it overwrites, and gives the log-probabilities that the parameters ask
+// for: over the whole vocabulary, before any parameter. The order is vLLM's: log-probabilities, allowed ids, bad words, min tokens, logit bias,
+// penalties, n-grams; then greedy, or temperature, min-p, typical-p, epsilon, top-k, top-p and the draw.
+//
+// NaN logits are never drawn. A row in which nothing is left gives an error that says what masked it (ErrNoToken).
+func (s *Sampler) Draw(st *State, row []float32) (int32, []Logprob, error) {
+	p := &st.Params
+	raw := row
+	if p.Logprobs >= 0 && p.edits() {
+		s.raw = append(s.raw[:0], row...)
+		raw = s.raw
+	}
+	s.edit(st, row)
+	top, _ := argmax(row)
+	if top < 0 {
+		return 0, nil, s.noToken(row)
+	}
+	token := top
+	if !p.greedy() {
+		token = s.race(p, row, top, newNoise(p.Seed, st.length()))
+	}
+	if p.Logprobs < 0 {
+		return token, nil, nil
+	}
+	return token, s.Logprobs(raw, token, p.Logprobs), nil
+}
+
+// greedy says that the most likely token is taken: with top_k 1 too, whatever the temperature, even when tokens tie.
+func (p *Params) greedy() bool { return p.Temperature < 1e-5 || p.TopK == 1 }
+
+// edits says whether a processor changes the row.
+func (p *Params) edits() bool {
+	return p.Allowed != nil || len(p.BadWords) > 0 || p.MinTokens > 0 || len(p.LogitBias) > 0 || p.penalizes() || p.NoRepeatNGram > 0
+}
+
+func (p *Params) penalizes() bool {
+	return p.repetition() != 1 || p.FrequencyPenalty != 0 || p.PresencePenalty != 0
+}
+
+// repetition is the penalty's factor; the zero value of Params has none.
+func (p *Params) repetition() float32 {
+	if p.RepetitionPenalty <= 0 {
+		return 1
+	}
+	return float32(p.RepetitionPenalty)
+}
+
+// edit runs the processors that change single logits.
+func (s *Sampler) edit(st *State, row []float32) {
+	p := &st.Params
+	s.masks = s.masks[:0]
+	note := func(by string, n int) {
+		if n > 0 {
+			s.masks = append(s.masks, masked{by, n})
+		}
+	}
+	if p.Allowed != nil {
+		var n int
+		n, s.saved = allow(row, p.Allowed, s.saved)
+		note("allowed_token_ids", n)
+	}
+	note("bad_words", banWords(row, p.BadWords, st.Output))
+	if len(st.Output) < p.MinTokens {
+		note("min_tokens", banIDs(row, p.StopIDs))
+	}
+	addBias(row, p.LogitBias)
+	if p.penalizes() {
+		penalize(row, st.count(), p.repetition(), float32(p.FrequencyPenalty), float32(p.PresencePenalty))
+	}
+	if p.NoRepeatNGram > 0 {
+		note("no_repeat_ngram_size", banNGrams(row, st, p.NoRepeatNGram))
+	}
+}
+
+// race draws by chance. What top-k and min-p keep does not depend on their order, so a small top-k goes first and leaves little for the rest.
+func (s *Sampler) race(p *Params, row []float32, top int32, n noise) int32 {
+	t, u := float32(p.Temperature), &s.support
+	cuts := p.TopK > 0 && p.TopK < len(row) || p.TopP > 0 && p.TopP < 1 || p.MinP > 0 || p.TypicalP > 0 && p.TypicalP < 1 || p.EpsilonCutoff > 0
+	if z := row[top] / t; !cuts && z >= -math.MaxFloat32 && z <= math.MaxFloat32 {
+		return drawRow(row, t, top, n)
+	}
+	floor := negInf
+	ordered := p.TypicalP > 0 && p.TypicalP < 1 || p.EpsilonCutoff > 0
+	if p.TopK > 0 && p.TopK <= heapLimit && !ordered {
+		floor = u.kthLargest(row, p.TopK) / t
+	}
+	u.gather(row, t, floor)
+	if len(u.items) == 0 {
+		return top // so low a temperature that every logit overflows
+	}
+	if p.MinP > 0 {
+		u.minP(p.MinP)
+	}
+	if p.TypicalP > 0 && p.TypicalP < 1 {
+		u.typicalP(p.TypicalP)
+	}
+	if p.EpsilonCutoff > 0 {
+		u.epsilon(p.EpsilonCutoff)
+	}
+	if p.TopK > heapLimit || ordered {
+		u.topK(p.TopK)
+	}
+	if p.TopP > 0 {
+		u.topP(p.TopP)
+	}
+	return drawItems(u.items, n)
+}
+
+// noToken says who masked the tokens of a row.
+func (s *Sampler) noToken(row []float32) error {
+	var nan, byModel int
+	for _, x := range row {
+		if x != x {
+			nan++
+		}
+	}
+	byModel = len(row) - nan
+	var parts []string
+	for _, m := range s.masks {
+		parts = append(parts, fmt.Sprintf("%s masked %d", m.by, m.n))
+		byModel -= m.n
+	}
+	if byModel > 0 {
+		parts = append(parts, fmt.Sprintf("%d were -Inf as the model gave them", byModel))
+	}
+	if nan > 0 {
+		parts = append(parts, fmt.Sprintf("%d are NaN", nan))
+	}
+	return fmt.Errorf("%w: of %d tokens, %s", ErrNoToken, len(row), strings.Join(parts, ", "))
+}
