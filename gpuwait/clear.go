@@ -1,0 +1,277 @@
+package gpuwait
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// ErrNotClear is in the error of a wait that ended before its condition was met.
+var ErrNotClear = errors.New("device memory not clear")
+
+// NotClearError carries the report of a wait that failed; its text is the whole message. errors.Is finds ErrNotClear in it and, when the
+// context ended the wait, the context's cause.
+type NotClearError struct {
+	Report Report
+	cause  error
+}
+
+func (e *NotClearError) Error() string { return e.Report.String() }
+
+// Unwrap gives ErrNotClear and the cause.
+func (e *NotClearError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{ErrNotClear}
+	}
+	return []error{ErrNotClear, e.cause}
+}
+
+// Polling: a clear is seen at most max(pollMin, 1 % of the time waited so far, up to pollMax) late. NVML answers in 4 µs on an H200.
+const (
+	pollMin      = time.Millisecond
+	pollShare    = 100
+	pollMax      = 250 * time.Millisecond
+	holdersEvery = 100 * time.Millisecond // listing holders may read all of /proc
+	errorGrace   = time.Second            // how long a reading may fail before the wait does; a lost device fails at once
+)
+
+// Defaults of the options.
+const (
+	DefaultTimeout  = 2 * time.Minute
+	DefaultPatience = 30 * time.Second
+)
+
+// Option changes how a wait is done.
+type Option func(*options)
+
+type options struct {
+	names     []string
+	getenv    func(string) (string, bool)
+	timeout   time.Duration
+	patience  time.Duration
+	owners    *Owners
+	reproduce string
+	leaseDir  string
+	grace     time.Duration
+	skip      bool
+	src       Source
+	proc      procFS
+}
+
+func newOptions(opts []Option) *options {
+	o := &options{timeout: DefaultTimeout, patience: DefaultPatience, owners: &processOwners, proc: "/proc"}
+	for _, opt := range opts {
+		opt(o)
+	}
+	return o
+}
+
+func (o *options) devices(src Source) ([]Device, error) {
+	all, err := src.Devices()
+	if err != nil {
+		return nil, err
+	}
+	if len(o.names) > 0 {
+		return Select(all, o.names...)
+	}
+	list, err := Visible(all, o.getenv)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("gpuwait: %w: the source lists no device", ErrNoSource)
+	}
+	return list, err
+}
+
+// Devices chooses what to look at, as [Select] does; without it, what the environment makes visible, as [Visible] does.
+func Devices(names ...string) Option { return func(o *options) { o.names = names } }
+
+// Env replaces os.LookupEnv for the visible devices: a child's environment, for one.
+func Env(getenv func(string) (string, bool)) Option { return func(o *options) { o.getenv = getenv } }
+
+// Timeout bounds the wait; the default is DefaultTimeout. The context's deadline, and in ForClear the test's, bound it too.
+func Timeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
+
+// Patience is how long readings may stay identical, with the same live holders, before the wait gives up early; the default is
+// DefaultPatience. A holder that does nothing for so long is not on its way out.
+func Patience(d time.Duration) Option { return func(o *options) { o.patience = d } }
+
+// KeepWaiting turns giving up early off.
+func KeepWaiting() Option { return Patience(0) }
+
+// OwnedBy replaces the process's own list of owners.
+func OwnedBy(w *Owners) Option { return func(o *options) { o.owners = w } }
+
+// Reproduce is the command that failure messages name; ForClear fills it in.
+func Reproduce(command string) Option { return func(o *options) { o.reproduce = command } }
+
+// Clear waits until every selected device meets the condition in the same round of readings. It never reads more often than once a millisecond
+// and sees a clear within 1 % of the time waited (at most 250 ms, and 1 ms in the first tenth of a second). It starts no goroutine.
+//
+// The report is filled in either way. The error is a [*NotClearError] when the time is up, the context is done, or waiting is hopeless (see
+// [Patience]), and wraps [ErrCannotMeasure] when a device cannot be read.
+func Clear(ctx context.Context, src Source, cond Condition, opts ...Option) (Report, error) {
+	o := newOptions(opts)
+	r := Report{Started: time.Now(), Reproduce: o.reproduce}
+	if cond.err != nil {
+		return r, cond.err
+	}
+	if len(cond.bounds) == 0 && cond.settle == 0 && len(cond.each) == 0 {
+		return r, errors.New("gpuwait: an empty Condition: use Ratio, Bytes, Delta or Settled")
+	}
+	devices, err := o.devices(src)
+	if err != nil {
+		return r, err
+	}
+	var watches []*watch
+	for _, d := range devices {
+		watches = append(watches, &watch{src: src, device: d, cond: cond.on(d.UUID), o: o, start: r.Started})
+	}
+	end := r.Started.Add(o.timeout)
+	for {
+		met := true
+		for _, w := range watches {
+			if err := w.sample(time.Now()); err != nil {
+				return o.report(r, watches, Unmeasurable), err
+			}
+			met = met && w.clear
+		}
+		now := time.Now()
+		switch {
+		case met:
+			return o.report(r, watches, Cleared), nil
+		case !now.Before(end):
+			return o.notClear(r, watches, TimedOut, nil)
+		case slices.ContainsFunc(watches, func(w *watch) bool { return w.hopeless(now) }):
+			return o.notClear(r, watches, Held, nil)
+		}
+		pause := min(max(pollMin, now.Sub(r.Started)/pollShare), pollMax)
+		timer := time.NewTimer(min(pause, end.Sub(now)))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return o.notClear(r, watches, Cancelled, context.Cause(ctx))
+		case <-timer.C:
+		}
+	}
+}
+
+func (o *options) notClear(r Report, watches []*watch, how Ending, cause error) (Report, error) {
+	r = o.report(r, watches, how)
+	if cause != nil {
+		r.Cause = cause.Error()
+	}
+	return r, &NotClearError{Report: r, cause: cause}
+}
+
+// watch follows one device through one wait.
+type watch struct {
+	src    Source
+	device Device
+	cond   Condition
+	o      *options
+	start  time.Time
+
+	clear   bool
+	memory  Memory
+	target  int64
+	bounded bool
+	text    string
+	owned   []Owner
+
+	samples int
+	history history
+	settled struct {
+		since time.Time
+		used  int64
+	}
+	failing time.Time // since when readings fail
+
+	holders    []Holder
+	first      []Holder // as first seen
+	holdersErr error
+	holdersAt  time.Time
+	sameSince  time.Time // since when the set of holders has been the same
+}
+
+func (w *watch) sample(now time.Time) error {
+	m, err := w.src.Memory(w.device.UUID)
+	if err == nil {
+		m, err = checked(w.device, m)
+	}
+	if err != nil {
+		return w.failed(now, err)
+	}
+	w.failing = time.Time{}
+	w.memory = m
+	w.samples++
+	w.history.add(now, m.Used)
+	w.owned = w.o.owners.List(w.device.UUID)
+	if w.target, w.text, w.bounded, err = w.cond.target(w.device, m, w.o.owners.bytes(w.device.UUID)); err != nil {
+		return err
+	}
+	w.clear = (!w.bounded || m.Used <= w.target) && w.isSettled(now, m.Used)
+	if !w.clear && now.Sub(w.holdersAt) >= holdersEvery {
+		w.listHolders(now)
+	}
+	return nil
+}
+
+// failed tolerates a source that stutters, but not a lost device.
+func (w *watch) failed(now time.Time, err error) error {
+	w.clear = false
+	if w.failing.IsZero() {
+		w.failing = now
+	}
+	if !errors.Is(err, ErrLost) && !errors.Is(err, ErrNoDevice) && now.Sub(w.failing) < errorGrace {
+		return nil
+	}
+	last := "never measured"
+	if w.samples > 0 {
+		last = fmt.Sprintf("last reading %s of %s used, %s before", size(w.memory.Used), size(w.memory.Total), age(now.Sub(w.history.lastSeen)))
+	}
+	if !errors.Is(err, ErrCannotMeasure) {
+		err = fmt.Errorf("%w: %w", ErrCannotMeasure, err)
+	}
+	return fmt.Errorf("gpuwait: %s, %s into the wait (%s; %d samples): %w", w.device, age(now.Sub(w.start)), last, w.samples, err)
+}
+
+func (w *watch) isSettled(now time.Time, used int64) bool {
+	if w.cond.settle == 0 {
+		return true
+	}
+	inside := !w.bounded || used <= w.target
+	moved := max(used, w.settled.used)-min(used, w.settled.used) > w.cond.slack
+	if !inside {
+		w.settled.since = time.Time{}
+		return false
+	}
+	if w.settled.since.IsZero() || moved {
+		w.settled.since, w.settled.used = now, used
+	}
+	return now.Sub(w.settled.since) >= w.cond.settle
+}
+
+func (w *watch) listHolders(now time.Time) {
+	holders, err := w.src.Holders(w.device.UUID)
+	same := w.holdersErr == nil && err == nil && slices.EqualFunc(holders, w.holders, func(a, b Holder) bool { return a.PID == b.PID })
+	if !same || w.holdersAt.IsZero() {
+		w.sameSince = now
+	}
+	if w.first == nil && err == nil {
+		w.first = holders
+	}
+	w.holders, w.holdersErr, w.holdersAt = holders, err, now
+}
+
+// hopeless: over the bound, every reading identical, and the same processes alive and listed, for the whole of the patience.
+func (w *watch) hopeless(now time.Time) bool {
+	if w.o.patience <= 0 || !w.failing.IsZero() || !w.bounded || w.memory.Used <= w.target || len(w.holders) == 0 {
+		return false
+	}
+	since := w.history.changed
+	if w.sameSince.After(since) {
+		since = w.sameSince
+	}
+	return now.Sub(since) >= w.o.patience && slices.ContainsFunc(w.holders, func(h Holder) bool { return w.o.proc.state(h.PID) != exiting })
+}

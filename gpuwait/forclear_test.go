@@ -1,0 +1,9 @@
+package gpuwait_test
+
+import (
+	"testing"
+
+	"github.com/enginetest/enginetest/gpuwait"
+)
+
+var _ gpuwait.TB = testing.TB(nil)

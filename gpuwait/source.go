@@ -1,0 +1,118 @@
+package gpuwait
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+)
+
+// Source is what gpuwait needs to know of a machine: three methods, so that a fake is three methods. Implementations are safe for concurrent
+// use. A number that cannot be measured is an error that wraps [ErrCannotMeasure], never 0.
+type Source interface {
+	// Devices lists what can be measured, in the vendor's own order (NVML: PCI bus order).
+	Devices() ([]Device, error)
+	// Memory reads one device, by the UUID that Devices gave.
+	Memory(uuid string) (Memory, error)
+	// Holders lists the processes that hold memory on a device. It is best effort: processes of other containers are often not listed.
+	Holders(uuid string) ([]Holder, error)
+}
+
+// SourceCloser is a Source with something to give back (NVML's library handle and device files).
+type SourceCloser interface {
+	Source
+	io.Closer
+}
+
+// Device names one GPU or one MIG slice of it. The UUID is its identity; an index is only valid within one Devices call.
+type Device struct {
+	UUID   string `json:"uuid"`             // "GPU-…", "MIG-…"; amdgpu: "GPU-" and the 16 digits of unique_id
+	Name   string `json:"name"`             // marketing name
+	Index  int    `json:"index"`            // of the GPU, in the source's order; a MIG slice has its GPU's
+	Vendor Vendor `json:"vendor"`           // which library names it
+	Parent string `json:"parent,omitempty"` // of a MIG slice: its GPU's UUID
+	MIG    int    `json:"mig,omitempty"`    // of a MIG slice: its number within the GPU
+	GI     int    `json:"gi,omitempty"`     // of a MIG slice: GPU instance id
+	CI     int    `json:"ci,omitempty"`     // of a MIG slice: compute instance id
+	Sliced bool   `json:"sliced,omitempty"` // MIG mode is on: CUDA can only use the slices
+}
+
+// Vendor says which environment variables select a device.
+type Vendor string
+
+// The vendors whose devices can be measured.
+const (
+	NVIDIA Vendor = "nvidia"
+	AMD    Vendor = "amd"
+)
+
+// String gives "GPU-1a2b… (NVIDIA H200, index 0)".
+func (d Device) String() string {
+	where := fmt.Sprintf("index %d", d.Index)
+	if d.Parent != "" {
+		where = fmt.Sprintf("MIG %d:%d", d.Index, d.MIG)
+	}
+	if d.Name == "" {
+		return fmt.Sprintf("%s (%s)", d.UUID, where)
+	}
+	return fmt.Sprintf("%s (%s, %s)", d.UUID, d.Name, where)
+}
+
+// Memory is one reading, in bytes. The fields are signed so that a difference can never wrap.
+type Memory struct {
+	Total    int64 `json:"total"`
+	Used     int64 `json:"used"`     // in use by processes; see WithReserve
+	Reserved int64 `json:"reserved"` // kept by driver and firmware; 0 when the source cannot tell it from Used
+	// WithReserve: Used includes the driver's reserve (NVML before its v2 memory call: 615 MiB on an idle H200).
+	WithReserve bool `json:"with_reserve,omitempty"`
+}
+
+// Free is what nobody uses, never below 0.
+func (m Memory) Free() int64 { return max(0, m.Total-m.Used-m.Reserved) }
+
+// Holder is one process that holds memory on a device.
+type Holder struct {
+	PID   int   `json:"pid"`
+	Bytes int64 `json:"bytes"` // 0 unless Known
+	Known bool  `json:"known"` // false: the driver lists the process and does not say how much it holds
+}
+
+var (
+	// ErrCannotMeasure is in every error that says that a number is not known.
+	ErrCannotMeasure = errors.New("cannot measure")
+	// ErrLost is in the error of a device that has fallen off its bus or needs a reset. It is also an ErrCannotMeasure.
+	ErrLost = fmt.Errorf("%w: device lost", ErrCannotMeasure)
+	// ErrNoSource is what Open returns on a machine without a GPU that it knows how to read. It is also an ErrCannotMeasure.
+	ErrNoSource = fmt.Errorf("%w: no GPU found", ErrCannotMeasure)
+	// ErrNoDevice is in the error for a device that the source does not have.
+	ErrNoDevice = errors.New("no such device")
+)
+
+// Open returns the machine's own source: NVML where its library answers, AMD's sysfs files else. When neither is there the error is an
+// [ErrNoSource] that says everything that was tried and how each try ended. Close it to let go of the driver's device files.
+func Open() (SourceCloser, error) {
+	var tried []string
+	for _, try := range []struct {
+		name string
+		open func() (SourceCloser, error)
+	}{
+		{"NVML", func() (SourceCloser, error) { return OpenNVML("") }},
+		{"AMD sysfs", func() (SourceCloser, error) { return OpenAMD("/") }},
+	} {
+		src, err := try.open()
+		if err == nil {
+			return src, nil
+		}
+		tried = append(tried, fmt.Sprintf("%s: %v", try.name, err))
+	}
+	return nil, fmt.Errorf("gpuwait: %w on %s/%s; tried %s", ErrNoSource, runtime.GOOS, runtime.GOARCH, strings.Join(tried, "; "))
+}
+
+// checked refuses readings that cannot be true, so that a broken source never looks like a clear device.
+func checked(d Device, m Memory) (Memory, error) {
+	if m.Total <= 0 || m.Used < 0 || m.Reserved < 0 {
+		return m, fmt.Errorf("gpuwait: %s: %w: the source says used %d, reserved %d of total %d bytes", d.UUID, ErrCannotMeasure, m.Used, m.Reserved, m.Total)
+	}
+	return m, nil
+}
