@@ -1,3 +1,5 @@
+//go:build !amd64
+
 package cpu
 
 // pause is a short wait of a spinning thread.
