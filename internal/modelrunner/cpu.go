@@ -1,0 +1,226 @@
+package modelrunner
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/internal/cpu"
+	"github.com/enginetest/enginetest/internal/sample"
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// Options say how much a [CPU] runner makes room for.
+type Options struct {
+	Index               int            // of the device: "cpu:Index"
+	Threads             int            // 0 is GOMAXPROCS
+	BlockSize           int            // tokens in a KV block; 0 is 16
+	MaxModelLen         int            // positions; 0 is the checkpoint's max_position_embeddings
+	MaxNumBatchedTokens int            // tokens in a step; 0 is 2048
+	Ledger              *ledger.Ledger // nil is a new one, without stacks
+	Capacity            int64          // bytes of device memory; 0 is the machine's
+	Hooks               Hooks
+}
+
+// Hooks are called before what they are named for; an error of theirs is its error. nil hooks are not called. A hook may panic: the runner
+// can still be closed.
+type Hooks struct {
+	Load     func() error                          // the weights are bound
+	Allocate func(owner string, bytes int64) error // device memory is allocated
+	Forward  func() error                          // a step's forward pass
+	Sample   func() error                          // a step's rows are sampled; not in a step that samples none
+	Release  func(owner string, bytes int64) error // a part is released in Close; an error leaves it where it is
+}
+
+// CPU is the runner of the CPU device: activations and KV cache are float32, weights stay as they are in the checkpoint's files.
+type CPU struct {
+	*model
+	options Options
+	alloc   *cpu.Allocator
+	pool    *cpu.Pool
+	parts   []part // in the order they were acquired
+
+	rope     ropeTable
+	work     workspace
+	kv       []cpu.KVCache // one a layer
+	blocks   int
+	samplers chan *sample.Sampler         // one a thread
+	trace    func(layer int, x []float32) // for tests: the hidden states as they enter each layer
+}
+
+// part is something that the runner holds and gives back in Close.
+type part struct {
+	owner   string
+	bytes   int64
+	release func() error
+}
+
+var _ Runner = (*CPU)(nil)
+
+// NewCPU makes a runner of an open checkpoint, which is the runner's from then on: it is closed with it, and when NewCPU fails. Every tensor of
+// the architecture is found and checked (*checkpoint.Error) before any memory is taken.
+//
+// In the ledger: weights (the mapped files, and norms and biases widened to float32), rope, workspace; kv_cache after AllocateKV.
+func NewCPU(ckpt *checkpoint.Checkpoint, o Options) (r *CPU, err error) {
+	o.BlockSize = orDefault(o.BlockSize, 16)
+	o.MaxModelLen = orDefault(o.MaxModelLen, ckpt.Config.MaxPositions)
+	o.MaxNumBatchedTokens = orDefault(o.MaxNumBatchedTokens, 2048)
+	r = &CPU{options: o, alloc: cpu.NewAllocator(cpu.AllocatorConfig{
+		Index: o.Index, Ledger: o.Ledger, Capacity: o.Capacity, Before: o.Hooks.Allocate,
+	})}
+	opened := false
+	defer func() { // after a panic too
+		if !opened {
+			err = errors.Join(err, r.Close())
+			r = nil
+		}
+	}()
+	r.adopt(ckpt)
+	if err := call(o.Hooks.Load); err != nil {
+		return nil, err
+	}
+	m, vectors, err := bind(ckpt)
+	if err != nil {
+		return nil, err
+	}
+	r.model = m
+	if r.pool, err = cpu.NewPool(o.Threads); err != nil {
+		return nil, err
+	}
+	r.samplers = make(chan *sample.Sampler, r.pool.Threads())
+	for range r.pool.Threads() {
+		r.samplers <- &sample.Sampler{}
+	}
+	if err := r.takeMemory(vectors); err != nil {
+		return nil, err
+	}
+	opened = true
+	return r, nil
+}
+
+func orDefault(n, def int) int {
+	if n <= 0 {
+		return def
+	}
+	return n
+}
+
+func call(hook func() error) error {
+	if hook == nil {
+		return nil
+	}
+	return hook()
+}
+
+// adopt enters the checkpoint's mapped files in the ledger.
+func (r *CPU) adopt(ckpt *checkpoint.Checkpoint) {
+	p := part{owner: "weights"}
+	var ids []ledger.ID
+	for _, m := range ckpt.Mappings() {
+		p.bytes += m.Bytes
+		ids = append(ids, r.alloc.Ledger().Add(ledger.Holding{
+			Owner: p.owner, Kind: "file", Device: r.alloc.Device(), Bytes: m.Bytes, Addr: m.Addr,
+		}))
+	}
+	p.release = func() error {
+		err := ckpt.Close()
+		for _, id := range ids {
+			err = errors.Join(err, r.alloc.Ledger().Remove(id))
+		}
+		return err
+	}
+	r.parts = append(r.parts, p)
+}
+
+// floats takes so many float32 for an owner until Close.
+func (r *CPU) floats(owner string, n int) ([]float32, error) {
+	b, err := r.alloc.Alloc(owner, 4*int64(n))
+	if err != nil {
+		return nil, err
+	}
+	r.parts = append(r.parts, part{owner, 4 * int64(n), b.Free})
+	return b.Float32s(), nil
+}
+
+// takeMemory allocates everything but the KV cache. Pages that no step touches cost nothing.
+func (r *CPU) takeMemory(vectors []vector) error {
+	n := 0
+	for _, v := range vectors {
+		n += v.src.Shape[0]
+	}
+	memory, err := r.floats("weights", n)
+	if err != nil {
+		return err
+	}
+	widen(r.pool, memory, vectors)
+	r.rope = newRopeTable(r.Rope, r.HeadDim, r.options.MaxModelLen)
+	if memory, err = r.floats("rope", r.rope.size()); err != nil {
+		return err
+	}
+	r.rope.place(memory)
+	r.work = workspace{Config: &r.Config, tokens: r.options.MaxNumBatchedTokens}
+	if memory, err = r.floats("workspace", r.work.size()); err != nil {
+		return err
+	}
+	r.work.place(memory)
+	return nil
+}
+
+// KVBytesPerBlock implements [Runner].
+func (r *CPU) KVBytesPerBlock() int64 {
+	return 4 * 2 * int64(r.NumLayers) * int64(r.options.BlockSize) * int64(r.NumKVHeads) * int64(r.HeadDim)
+}
+
+// FreeMemory implements [Runner].
+func (r *CPU) FreeMemory() (free, total int64, err error) { return r.alloc.Memory() }
+
+// AllocateKV implements [Runner].
+func (r *CPU) AllocateKV(blocks int) error {
+	if r.kv != nil || blocks <= 0 {
+		return fmt.Errorf("modelrunner: AllocateKV(%d): the runner has %d KV blocks already", blocks, r.blocks)
+	}
+	memory, err := r.floats("kv_cache", int(r.KVBytesPerBlock()/4)*blocks)
+	if err != nil {
+		return err
+	}
+	r.blocks, r.kv = blocks, make([]cpu.KVCache, r.NumLayers)
+	for i := range r.kv {
+		c := cpu.KVCache{Blocks: blocks, BlockSize: r.options.BlockSize, KVHeads: r.NumKVHeads, HeadDim: r.HeadDim}
+		n := c.Elements()
+		c.K, c.V, memory = memory[:n:n], memory[n:2*n:2*n], memory[2*n:]
+		r.kv[i] = c
+	}
+	return nil
+}
+
+// Holdings implements [Runner].
+func (r *CPU) Holdings() []ledger.Holding { return r.alloc.Ledger().Holdings() }
+
+// Close implements [Runner]: it releases every part, the last acquired first, whatever fails. What would not go is in the error, stays in
+// the ledger, and is tried again by another Close.
+func (r *CPU) Close() error {
+	var errs []error
+	var left []part
+	for i := len(r.parts) - 1; i >= 0; i-- {
+		p := r.parts[i]
+		if err := r.release(p); err != nil {
+			errs = append(errs, fmt.Errorf("modelrunner: releasing %s (%s): %w", p.owner, ledger.FormatBytes(p.bytes), err))
+			left = append([]part{p}, left...)
+		}
+	}
+	r.parts = left
+	r.kv, r.blocks, r.work, r.rope = nil, 0, workspace{}, ropeTable{}
+	if r.pool != nil {
+		r.pool.Close()
+	}
+	return errors.Join(errs...)
+}
+
+func (r *CPU) release(p part) error {
+	if hook := r.options.Hooks.Release; hook != nil {
+		if err := hook(p.owner, p.bytes); err != nil {
+			return err
+		}
+	}
+	return p.release()
+}

@@ -1,0 +1,164 @@
+package modelrunner
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/enginetest/enginetest/internal/cpu"
+	"github.com/enginetest/enginetest/internal/sample"
+)
+
+// Execute implements [Runner].
+func (r *CPU) Execute(b *Batch) ([]SeqResult, error) {
+	if err := r.check(b); err != nil {
+		return nil, fmt.Errorf("modelrunner: bad batch: %w", err)
+	}
+	if err := call(r.options.Hooks.Forward); err != nil {
+		return nil, err
+	}
+	r.forward(b)
+	return r.results(b)
+}
+
+// forward runs the decoder over a batch and leaves its residual stream in work.x.
+func (r *CPU) forward(b *Batch) {
+	p, w, n, eps := r.pool, &r.work, len(b.Tokens), float32(r.RMSNormEps)
+	x, h := w.x[:n*r.HiddenSize], w.h[:n*r.HiddenSize]
+	q, k := w.q[:n*r.NumHeads*r.HeadDim], w.k[:n*r.NumKVHeads*r.HeadDim]
+	gate := w.gate[:n*r.IntermediateSize]
+	seqs := r.attention(b)
+
+	cpu.Gather(p, x, r.embed, b.Tokens)
+	for i := range r.layers {
+		l := &r.layers[i]
+		if r.trace != nil {
+			r.trace(i, x)
+		}
+		cpu.RMSNorm(p, h, x, l.inputNorm, n, r.HiddenSize, eps)
+		cpu.MatMuls(p, h, n, l.q.into(q), l.k.into(k), l.v.into(w.v))
+		if r.QKNorm {
+			cpu.RMSNorm(p, q, q, l.qNorm, n*r.NumHeads, r.HeadDim, eps)
+			cpu.RMSNorm(p, k, k, l.kNorm, n*r.NumKVHeads, r.HeadDim, eps)
+		}
+		cpu.Rope(p, q, n, r.NumHeads, r.HeadDim, r.HeadDim, b.Positions, r.rope.cos, r.rope.sin)
+		cpu.Rope(p, k, n, r.NumKVHeads, r.HeadDim, r.HeadDim, b.Positions, r.rope.cos, r.rope.sin)
+		cpu.WriteKV(p, r.kv[i], k, w.v, b.Slots)
+		cpu.Attention(p, w.attn, q, cpu.AttnParams{
+			Heads: r.NumHeads, Scale: float32(1 / math.Sqrt(float64(r.HeadDim))), Window: r.LayerWindow(i),
+		}, r.kv[i], seqs)
+		cpu.MatMul(p, h, w.attn, n, l.o.w, l.o.bias)
+		cpu.AddRMSNorm(p, h, x, h, l.postNorm, n, r.HiddenSize, eps)
+		cpu.MatMuls(p, h, n, l.gate.into(gate), l.up.into(w.up))
+		cpu.SiLUMul(p, gate, gate, w.up)
+		cpu.MatMul(p, h, gate, n, l.down.w, l.down.bias)
+		cpu.Add(p, x, h)
+	}
+}
+
+// attention lists the batch's sequences as the kernel wants them, and readies the rope table for their positions.
+func (r *CPU) attention(b *Batch) []cpu.AttnSeq {
+	seqs := make([]cpu.AttnSeq, len(b.Seqs))
+	for i, s := range b.Seqs {
+		seqs[i] = cpu.AttnSeq{Start: s.Start, Len: s.Len, Context: s.Context, Blocks: s.Blocks}
+		r.rope.fill(s.Context)
+	}
+	return seqs
+}
+
+// project gives the logits [len(rows), VocabSize] of some rows of the residual stream, at most logitRows.
+func (r *CPU) project(rows []int) []float32 {
+	d, n := r.HiddenSize, len(rows)
+	h, logits := r.work.h[:n*d], r.work.logits[:n*r.VocabSize]
+	for i, row := range rows {
+		copy(h[i*d:(i+1)*d], r.work.x[row*d:])
+	}
+	cpu.RMSNorm(r.pool, h, h, r.norm, n, d, float32(r.RMSNormEps))
+	cpu.MatMul(r.pool, logits, h, n, r.lmHead, nil)
+	return logits
+}
+
+// results computes the logits of the rows that somebody asks for, and what is asked of them.
+func (r *CPU) results(b *Batch) ([]SeqResult, error) {
+	out := make([]SeqResult, len(b.Seqs))
+	var rows []int
+	var read []func(s *sample.Sampler, logits []float32) // what to do with each row
+	for i := range b.Seqs {
+		s, res := &b.Seqs[i], &out[i]
+		res.PromptLogprobs = make([][]sample.Logprob, len(s.Targets))
+		for j, target := range s.Targets {
+			rows = append(rows, s.Start+j)
+			read = append(read, func(sampler *sample.Sampler, logits []float32) {
+				res.PromptLogprobs[j] = sampler.Logprobs(logits, target, s.PromptLogprobs)
+			})
+		}
+		if s.Sampler != nil {
+			rows = append(rows, s.Start+s.Len-1)
+			read = append(read, func(sampler *sample.Sampler, logits []float32) {
+				res.Token, res.Logprobs, res.Err = sampler.Draw(s.Sampler, logits)
+			})
+		}
+	}
+	if len(rows) == 0 {
+		return out, nil
+	}
+	if err := call(r.options.Hooks.Sample); err != nil {
+		return nil, err
+	}
+	for size := min(logitRows, r.work.tokens); len(rows) > 0; {
+		n := min(size, len(rows))
+		logits := r.project(rows[:n])
+		r.pool.Run(n, 1, func(lo, hi int) {
+			s := <-r.samplers
+			defer func() { r.samplers <- s }()
+			for i := lo; i < hi; i++ {
+				read[i](s, logits[i*r.VocabSize:(i+1)*r.VocabSize:(i+1)*r.VocabSize])
+			}
+		})
+		rows, read = rows[n:], read[n:]
+	}
+	return out, nil
+}
+
+// check refuses a batch that would read or write where it must not: a fault of the scheduler's, not of a request.
+func (r *CPU) check(b *Batch) error {
+	n, size := len(b.Tokens), r.options.BlockSize
+	switch {
+	case r.kv == nil:
+		return fmt.Errorf("there is no KV cache: AllocateKV comes before, Close after Execute")
+	case n > r.work.tokens:
+		return fmt.Errorf("%d tokens, room for %d (MaxNumBatchedTokens)", n, r.work.tokens)
+	case len(b.Positions) != n || len(b.Slots) != n:
+		return fmt.Errorf("%d tokens, %d positions, %d slots", n, len(b.Positions), len(b.Slots))
+	}
+	for i, id := range b.Tokens {
+		if uint(id) >= uint(r.VocabSize) {
+			return fmt.Errorf("token %d in row %d, the vocabulary has %d", id, i, r.VocabSize)
+		}
+		if uint(b.Positions[i]) >= uint(r.rope.positions) {
+			return fmt.Errorf("position %d in row %d, the longest sequence is %d (MaxModelLen)", b.Positions[i], i, r.rope.positions)
+		}
+		if uint(b.Slots[i]) >= uint(r.blocks*size) {
+			return fmt.Errorf("slot %d in row %d, the KV cache has %d", b.Slots[i], i, r.blocks*size)
+		}
+	}
+	end := 0
+	for i, s := range b.Seqs {
+		if s.Start != end || s.Len <= 0 || s.Start+s.Len > n {
+			return fmt.Errorf("sequence %d has rows [%d, %d) of %d, want them to begin at %d", i, s.Start, s.Start+s.Len, n, end)
+		}
+		end = s.Start + s.Len
+		if int(b.Positions[end-1]) != s.Context-1 || s.Context > len(s.Blocks)*size || len(s.Targets) > s.Len {
+			return fmt.Errorf("sequence %d: last position %d, context %d, %d blocks of %d, %d prompt targets in %d rows",
+				i, b.Positions[end-1], s.Context, len(s.Blocks), size, len(s.Targets), s.Len)
+		}
+		for _, id := range s.Blocks {
+			if uint(id) >= uint(r.blocks) {
+				return fmt.Errorf("sequence %d: block %d, the KV cache has %d", i, id, r.blocks)
+			}
+		}
+	}
+	if end != n {
+		return fmt.Errorf("%d tokens, the sequences have %d", n, end)
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package modelrunner
+
+import (
+	"math"
+
+	"github.com/enginetest/enginetest/internal/checkpoint"
+)
+
+// workspace is the activations of one step and the logits of some of its rows. Every slice is a matrix with a row a token.
+type workspace struct {
+	*checkpoint.Config
+	tokens int
+
+	x, h    []float32 // [tokens, HiddenSize] the residual stream, and what a block reads or adds
+	q, attn []float32 // [tokens, NumHeads*HeadDim]
+	k, v    []float32 // [tokens, NumKVHeads*HeadDim]
+	gate    []float32 // [tokens, IntermediateSize]
+	up      []float32
+	logits  []float32 // [logitRows, VocabSize]
+}
+
+// logitRows is how many rows get their logits together: a long prompt's log-probabilities never need [tokens, VocabSize].
+const logitRows = 64
+
+func (w *workspace) fields() (dst []*[]float32, sizes []int) {
+	q, kv := w.NumHeads*w.HeadDim, w.NumKVHeads*w.HeadDim
+	dst = []*[]float32{&w.x, &w.h, &w.q, &w.attn, &w.k, &w.v, &w.gate, &w.up}
+	sizes = []int{w.HiddenSize, w.HiddenSize, q, q, kv, kv, w.IntermediateSize, w.IntermediateSize}
+	for i := range sizes {
+		sizes[i] *= w.tokens
+	}
+	return append(dst, &w.logits), append(sizes, min(logitRows, w.tokens)*w.VocabSize)
+}
+
+// size is the number of float32 that the workspace needs.
+func (w *workspace) size() int {
+	n := 0
+	_, sizes := w.fields()
+	for _, s := range sizes {
+		n += s
+	}
+	return n
+}
+
+func (w *workspace) place(memory []float32) {
+	dst, sizes := w.fields()
+	for i, n := range sizes {
+		*dst[i], memory = memory[:n:n], memory[n:]
+	}
+}
+
+// ropeTable is the cosines and sines of every position's angles, [positions, HeadDim/2] each; filled in as far as positions have come.
+type ropeTable struct {
+	freqs     []float32
+	positions int
+	filled    int
+	cos, sin  []float32
+}
+
+func newRopeTable(r checkpoint.Rope, headDim, positions int) ropeTable {
+	t := ropeTable{positions: positions}
+	for _, f := range r.InvFreq(headDim) {
+		t.freqs = append(t.freqs, float32(f))
+	}
+	return t
+}
+
+// size is the number of float32 that the table needs.
+func (t *ropeTable) size() int { return 2 * t.positions * len(t.freqs) }
+
+func (t *ropeTable) place(memory []float32) {
+	n := len(memory) / 2
+	t.cos, t.sin = memory[:n], memory[n:]
+}
+
+// fill makes the table ready for positions below n. An angle is a float32 product, as in transformers: at large positions its rounding shows.
+func (t *ropeTable) fill(n int) {
+	if n <= t.filled {
+		return
+	}
+	n = min(max(n, 2*t.filled, 256), t.positions)
+	for ; t.filled < n; t.filled++ {
+		row := t.filled * len(t.freqs)
+		for i, f := range t.freqs {
+			sin, cos := math.Sincos(float64(float32(t.filled) * f))
+			t.cos[row+i], t.sin[row+i] = float32(cos), float32(sin)
+		}
+	}
+}
