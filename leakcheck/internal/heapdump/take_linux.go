@@ -1,0 +1,81 @@
+package heapdump
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"syscall"
+)
+
+// MaxHeap is the largest heap that is dumped.
+const MaxHeap = 16 << 30
+
+// ballast is allocated before a dump. Go 1.26 kills the process when a goroutine returns from a system call at the moment at which the dump
+// lists goroutines ("dumpgs in STW - bad status"). The objects are written first, with the world stopped: while the ballast goes to the
+// file, threads that were in short system calls come back and park.
+const ballast = 12 << 20
+
+// Take dumps the heap of this process and reads the dump. The file has no name and goes with the Dump.
+func Take() (*Dump, error) {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	if m.HeapAlloc > MaxHeap {
+		return nil, fmt.Errorf("heapdump: the heap has %d MiB, more than the %d MiB that are dumped", m.HeapAlloc>>20, MaxHeap>>20)
+	}
+	if err := leakedGoroutines(); err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp("", "leakcheck-*.heap")
+	if err != nil {
+		return nil, fmt.Errorf("heapdump: %w", err)
+	}
+	defer f.Close()
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, fmt.Errorf("heapdump: %w", err)
+	}
+	var fs syscall.Statfs_t
+	if need := m.HeapAlloc + m.HeapAlloc/2 + ballast; syscall.Fstatfs(int(f.Fd()), &fs) == nil && uint64(fs.Bsize)*fs.Bavail < need {
+		return nil, fmt.Errorf("heapdump: %s has %d MiB left, the dump may need %d (set TMPDIR)", os.TempDir(), uint64(fs.Bsize)*fs.Bavail>>20, need>>20)
+	}
+	write(f)
+	st, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("heapdump: %w", err)
+	}
+	if st.Size() < ballast {
+		return nil, fmt.Errorf("heapdump: the runtime wrote only %d bytes to %s: is the disk full?", st.Size(), os.TempDir())
+	}
+	data, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("heapdump: mmap of %d bytes: %w", st.Size(), err)
+	}
+	d, err := Parse(data)
+	if err != nil {
+		return nil, errors.Join(err, syscall.Munmap(data))
+	}
+	d.close = func() error { return syscall.Munmap(data) }
+	return d, nil
+}
+
+//go:noinline
+func write(f *os.File) {
+	b := make([]byte, ballast)
+	debug.WriteHeapDump(f.Fd())
+	runtime.KeepAlive(b)
+}
+
+// leakedGoroutines refuses a dump that would kill the process: the runtime does not know the state in which the goroutine leak profile (an
+// experiment of Go 1.26) leaves the goroutines that it found.
+func leakedGoroutines() error {
+	if !strings.Contains(runtime.Version(), "goroutineleakprofile") {
+		return nil
+	}
+	buf := make([]byte, 1<<20)
+	if strings.Contains(string(buf[:runtime.Stack(buf, true)]), " (leaked)") {
+		return errors.New("heapdump: the goroutine leak profile was taken before: in this Go release a heap dump after it kills the process")
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package symbols
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+)
+
+// startDir is the package's folder: go test starts a test there.
+var startDir, _ = os.Getwd()
+
+// companion links this program again, with symbols: go test leaves them out. The flags are those that the go command recorded in the program.
+// The result is only used when its layout is proven to be the same.
+func companion(self string) (path string, err error) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "", errors.New("the program has no build information")
+	}
+	goTool, err := exec.LookPath("go")
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "leakcheck-companion-")
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
+	path = filepath.Join(dir, "companion")
+	args := []string{"build", "-o", path}
+	target := info.Path
+	if strings.HasSuffix(info.Path, ".test") {
+		args, target = []string{"test", "-c", "-vet=off", "-o", path}, "."
+	}
+	env := os.Environ()
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "-race", "-cover", "-covermode", "-trimpath", "-msan", "-asan", "-tags", "-gcflags", "-asmflags", "-ldflags", "-pgo":
+			if s.Value != "" {
+				args = append(args, s.Key+"="+s.Value)
+			}
+		case "CGO_ENABLED", "GOARCH", "GOOS", "GOAMD64", "GOARM64", "GOEXPERIMENT", "CGO_CFLAGS", "CGO_LDFLAGS":
+			env = append(env, s.Key+"="+s.Value)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, goTool, append(args, target)...)
+	cmd.Dir, cmd.Env = startDir, env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(out[:min(len(out), 300)]))
+	}
+	return path, sameLayout(self, path)
+}
+
+// sameLayout proves that both programs have every variable and function at the same place: sections have the same addresses and sizes, static
+// data is equal, and code differs only in operands that point to read-only data (leaving symbols out reorders that).
+func sameLayout(a, b string) error {
+	fa, err := elf.Open(a)
+	if err != nil {
+		return err
+	}
+	defer fa.Close()
+	fb, err := elf.Open(b)
+	if err != nil {
+		return err
+	}
+	defer fb.Close()
+	for _, name := range []string{".text", ".rodata", ".data", ".bss", ".noptrdata", ".noptrbss", ".typelink", ".itablink", ".go.module", ".gopclntab"} {
+		x, y := fa.Section(name), fb.Section(name)
+		if x == nil && y == nil {
+			continue
+		}
+		if x == nil || y == nil || x.Addr != y.Addr || x.Size != y.Size {
+			return fmt.Errorf("section %s lies elsewhere", name)
+		}
+		if !slices.Contains([]string{".text", ".go.module", ".noptrdata"}, name) {
+			continue
+		}
+		dx, err := x.Data()
+		if err != nil {
+			return err
+		}
+		dy, err := y.Data()
+		if err != nil {
+			return err
+		}
+		if name != ".text" {
+			if !bytes.Equal(dx, dy) {
+				return fmt.Errorf("section %s differs", name)
+			}
+		} else if err := sameCode(dx, dy, x.Addr, fa.Section(".rodata")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sameCode(x, y []byte, addr uint64, readOnly *elf.Section) error {
+	points := func(code []byte, at int) bool { // a 32-bit displacement at this place would point to read-only data
+		if at < 0 || at+4 > len(code) {
+			return false
+		}
+		t := addr + uint64(at) + 4 + uint64(int64(int32(binary.LittleEndian.Uint32(code[at:]))))
+		return t >= readOnly.Addr && t < readOnly.Addr+readOnly.Size
+	}
+next:
+	for i := 0; i < len(x); i++ {
+		if x[i] == y[i] {
+			continue
+		}
+		for at := i; at > i-4; at-- {
+			if points(x, at) && points(y, at) {
+				i = at + 3
+				continue next
+			}
+		}
+		return fmt.Errorf("code differs at %#x", addr+uint64(i))
+	}
+	return nil
+}
