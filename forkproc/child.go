@@ -1,0 +1,176 @@
+package forkproc
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/enginetest/enginetest/internal/proc"
+)
+
+const (
+	envTest = "FORKPROC_TEST" // the full name of the test that the process was started for; people and tools may read it
+	envWay  = "FORKPROC_WAY"  // a way, in JSON
+	envMode = "FORKPROC"      // set by users: "inline" runs bodies in this process
+
+	controlFD = 3 // the child's end of the pipe that carries its notes: hello, begin, body, end
+	firstFile = 4 // the first of the Files
+)
+
+// A way leads from the root process to a child: which Run calls to go into, from the outermost test to the innermost.
+type way struct {
+	Exe   string
+	Steps []step
+}
+
+type step struct {
+	Test  string
+	Call  int       // which Run call in that test, from 1
+	Prior []Outcome // what the earlier ones gave: they are not run again
+}
+
+// here is the way to this process, nil in a root process. Written by init only.
+var here *way
+
+// startDir is where the process started. A child starts there too: it repeats the t.Chdir calls above Run itself.
+var startDir string
+
+func init() {
+	startDir, _ = os.Getwd()
+	env, ok := syscall.Getenv(envWay) // not os.Getenv: it would become an input of the test cache
+	if !ok {
+		return
+	}
+	_ = os.Unsetenv(envWay)
+	w := new(way)
+	if err := json.Unmarshal([]byte(env), w); err != nil {
+		return
+	}
+	// The environment reaches every process that the child starts, other test binaries included. The binary tells them apart.
+	if exe, err := os.Executable(); err != nil || exe != w.Exe {
+		return
+	}
+	here = w
+	note("hello", fmt.Sprint(os.Getpid()))
+}
+
+// note tells the parent how far this child came. It is quiet when the descriptors did not come through (a wrapper closed them).
+func note(words ...string) {
+	if !proc.IsChild() {
+		return
+	}
+	_, _ = syscall.Write(controlFD, []byte(strings.Join(words, " ")+"\n"))
+}
+
+// place says what a Run call is to this process.
+func (w *way) place(test string, call int) (s *step, last bool) {
+	if w == nil {
+		return nil, false
+	}
+	for i := range w.Steps {
+		if w.Steps[i].Test == test {
+			return &w.Steps[i], i == len(w.Steps)-1
+		}
+	}
+	return nil, false
+}
+
+// extend gives the way to a child of this process for a Run call of test.
+func (w *way) extend(exe string, s step) way {
+	next := way{Exe: exe}
+	if w != nil {
+		for _, outer := range w.Steps {
+			if strings.HasPrefix(s.Test, outer.Test+"/") {
+				next.Steps = append(next.Steps, outer)
+			}
+		}
+	}
+	next.Steps = append(next.Steps, s)
+	return next
+}
+
+// runHere runs the body in the child and does not return: what follows Run in the test is for the parent.
+func runHere(t *testing.T, body func(*testing.T), last bool) {
+	returned, clean := false, false
+	if last {
+		note("begin")
+		t.Cleanup(func() { // registered first, so it runs after the body's own
+			if clean {
+				note("end")
+			}
+		})
+		defer func() {
+			// Package testing runs cleanups in a panic too; that is not the end that a pass needs.
+			if clean = returned || t.Failed() || t.Skipped(); clean {
+				note("body")
+			}
+		}()
+	}
+	body(t)
+	returned = true
+	stop(t, last)
+}
+
+// stop ends the test now, with the result that it has. Package testing has FailNow and SkipNow for that, but nothing for a test
+// that has not failed, and SkipNow would make t.Skipped true in the body's cleanups. So it sets what FailNow sets, less the
+// failure. Should a later release rename the field, the fallback is a skip that the parent counts as a pass.
+func stop(t *testing.T, last bool) {
+	switch {
+	case t.Failed():
+		t.FailNow()
+	case setFinished(t):
+		runtime.Goexit()
+	}
+	if last {
+		note("pass")
+	}
+	t.SkipNow()
+}
+
+func setFinished(t *testing.T) bool {
+	v := reflect.ValueOf(t).Elem()
+	finished, mu := v.FieldByName("finished"), v.FieldByName("mu")
+	if !finished.IsValid() || finished.Kind() != reflect.Bool || !mu.IsValid() || mu.Type() != reflect.TypeFor[sync.RWMutex]() {
+		return false
+	}
+	lock := (*sync.RWMutex)(unsafe.Pointer(mu.UnsafeAddr()))
+	lock.Lock()
+	defer lock.Unlock()
+	*(*bool)(unsafe.Pointer(finished.UnsafeAddr())) = true
+	return true
+}
+
+// calls counts the Run calls of the running tests, and keeps what they gave. A test leaves it when it ends.
+var calls = struct {
+	sync.Mutex
+	prior map[*testing.T][]Outcome
+	count map[*testing.T]int
+}{prior: map[*testing.T][]Outcome{}, count: map[*testing.T]int{}}
+
+func nextCall(t *testing.T) (n int, prior []Outcome) {
+	calls.Lock()
+	defer calls.Unlock()
+	if calls.count[t] == 0 {
+		t.Cleanup(func() {
+			calls.Lock()
+			defer calls.Unlock()
+			delete(calls.count, t)
+			delete(calls.prior, t)
+		})
+	}
+	calls.count[t]++
+	return calls.count[t], calls.prior[t]
+}
+
+func remember(t *testing.T, o Outcome) {
+	calls.Lock()
+	defer calls.Unlock()
+	calls.prior[t] = append(calls.prior[t], o)
+}

@@ -1,0 +1,192 @@
+package forkproc
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/enginetest/enginetest/internal/proc"
+)
+
+// Run runs body in a process of its own and repeats in t what happens there: output while it comes, subtests of any depth with
+// their results, skips, attributes, artifacts. It fails t when the child fails, dies, leaves something behind, or gives no
+// result. It must be called from the goroutine of the test.
+//
+// The child is a second run of this test binary that selects t by name. It runs the code above Run again, in t, in the tests
+// around t and in TestMain; code below Run is for the parent only. A failed or skipped child ends t, as FailNow and SkipNow do.
+func Run(t *testing.T, body func(t *testing.T), opts ...Option) Outcome {
+	t.Helper()
+	cfg := newConfig(opts)
+	call, prior := nextCall(t)
+	if s, last := here.place(t.Name(), call); s != nil {
+		if call <= len(s.Prior) {
+			return s.Prior[call-1]
+		}
+		runHere(t, body, last)
+	}
+	if why := inline(); why != "" {
+		return runInline(t, body, cfg, why)
+	}
+	c, err := newChild(t, cfg, step{t.Name(), call, prior})
+	if err != nil {
+		t.Fatalf("forkproc: %v", err)
+	}
+	o := c.run()
+	remember(t, o)
+	c.report(&o)
+	return o
+}
+
+// Main runs the tests of a package that needs TestMain:
+//
+//	func TestMain(m *testing.M) { forkproc.Main(m, func() { setUpOnceInTheParent() }) }
+//
+// The set-up functions run in the root process only; a child, which runs TestMain too, goes straight to its test. Without Main a
+// child repeats whatever TestMain does, and a parent that touches a device there has done so before Run.
+func Main(m *testing.M, setUp ...func()) {
+	if !InChild() {
+		for _, f := range setUp {
+			f()
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// InChild reports whether this process was started by Run.
+func InChild() bool { return here != nil }
+
+// child is one Run seen from the parent.
+type child struct {
+	t      *testing.T
+	cfg    *config
+	cmd    *exec.Cmd
+	limits limits
+	facts  facts
+	replay *replay
+	pid    int // of the test binary; a wrapper has another
+	logs   string
+	tmp    string
+	start  time.Time
+}
+
+func newChild(t *testing.T, cfg *config, s step) (*child, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	next, err := json.Marshal(here.extend(exe, s))
+	if err != nil {
+		return nil, err
+	}
+	c := &child{t: t, cfg: cfg}
+	deadline, _ := t.Deadline()
+	if c.limits, err = newLimits(time.Now(), deadline, cfg.timeout); err != nil {
+		return nil, err
+	}
+	if c.tmp, err = os.MkdirTemp("", "fork"); err != nil {
+		return nil, err
+	}
+	log := ""
+	if f := flagValue("test.testlogfile"); f != "" {
+		c.logs = filepath.Join(c.tmp, "testlog")
+		log = c.logs
+	}
+	argv := append(append([]string{}, cfg.wrap...), exe)
+	argv = append(argv, childArgs(os.Args[1:], s.Test, c.limits.child, log, cfg.args)...)
+	c.cmd = exec.Command(argv[0], argv[1:]...)
+	c.cmd.Dir = startDir
+	c.cmd.Env = childEnv(append(cfg.env, envTest+"="+s.Test, envWay+"="+string(next)), filepath.Join(c.tmp, "t"))
+	c.replay = newReplay(s.Test, &c.facts, cfg.expect != nil)
+	return c, os.Mkdir(filepath.Join(c.tmp, "t"), 0o700)
+}
+
+// childEnv is the parent's environment with what every child needs, then what the options say.
+func childEnv(vars []string, tmp string) []string {
+	env := os.Environ()
+	set := func(name, item string) {
+		old, _ := syscall.Getenv(name)
+		key, _, _ := strings.Cut(item, "=")
+		if strings.Contains(old, key+"=") {
+			return // the user's own setting
+		}
+		sep := ","
+		if name == "GORACE" {
+			sep = " "
+		}
+		env = append(env, name+"="+strings.TrimPrefix(old+sep+item, sep))
+	}
+	set("GORACE", "atexit_sleep_ms=0")  // a race build sleeps one second at its end
+	set("GODEBUG", "tracebacklabels=1") // whose goroutine it is, in the stacks of a timeout
+	env = append(env, "TMPDIR="+tmp, "PWD="+startDir)
+	return append(env, vars...)
+}
+
+// run starts the child, repeats its tests in the parent, and returns when it is dead and so is all that it started.
+func (c *child) run() Outcome {
+	defer os.RemoveAll(c.tmp)
+	c.start = time.Now()
+	oom := oomKills()
+	before := c.snapshot()
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		return c.notStarted(err)
+	}
+	defer outR.Close()
+	defer outW.Close()
+	noteR, noteW, err := os.Pipe()
+	if err != nil {
+		return c.notStarted(err)
+	}
+	defer noteR.Close()
+	defer noteW.Close()
+	c.cmd.Stdout, c.cmd.Stderr = outW, outW
+	c.cmd.ExtraFiles = append([]*os.File{noteW}, c.cfg.files...)
+	p, err := proc.Start(c.cmd)
+	if err != nil {
+		return c.notStarted(err)
+	}
+	_ = outW.Close()
+	_ = noteW.Close()
+	c.pid = p.PID()
+
+	notes := make(chan struct{})
+	hello := make(chan int, 1)
+	go func() { defer close(notes); c.readNotes(noteR, hello) }()
+	streamed := make(chan struct{})
+	go func() {
+		defer close(streamed)
+		_ = readStream(outR, c.replay.handle)
+	}()
+	watched := make(chan []proc.Process)
+	go func() { watched <- c.watch(p, hello, outR, noteR, streamed, notes) }()
+	over := make(chan struct{})
+	var survivors []proc.Process
+	go func() {
+		defer close(over)
+		survivors = <-watched
+		c.facts.running = c.replay.running()
+		c.replay.finish()
+	}()
+	c.replay.play(c.t, c.replay.root)
+	<-over
+
+	c.facts.setState(p.State())
+	if c.facts.signal == syscall.SIGKILL {
+		c.facts.oom = oomRise(oom, oomKills())
+	}
+	for _, m := range c.replay.moves {
+		moveContent(m.from, m.to)
+	}
+	if c.logs != "" {
+		repeatTestLog(c.logs)
+	}
+	o := c.outcome()
+	o.Leftovers = c.leftovers(before, survivors, o.Status)
+	o.Duration = time.Since(c.start)
+	return o
+}

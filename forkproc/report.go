@@ -1,0 +1,137 @@
+package forkproc
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+func (c *child) outcome() Outcome {
+	f := &c.facts
+	o := Outcome{
+		ExitCode: f.exitCode, Signal: f.signal, Phase: f.phase(), Tests: c.replay.tests, PID: c.pid,
+		Tail: strings.Join(c.replay.tail, "\n"),
+	}
+	f.limit = c.limits.child
+	if o.Status, o.Reason = f.judge(); o.Status != Passed && o.Status != Skipped {
+		o.During = f.running
+	}
+	return o
+}
+
+func (c *child) notStarted(err error) Outcome {
+	c.facts.startErr = err
+	c.facts.exitCode = -1
+	o := c.outcome()
+	o.Duration = time.Since(c.start)
+	return o
+}
+
+// report gives the parent's test the result.
+func (c *child) report(o *Outcome) {
+	t := c.t
+	t.Helper()
+	t.Attr("forkproc.status", string(o.Status))
+	if e := c.cfg.expect; e != nil {
+		if !e.met(o) {
+			t.Errorf("%s\n    expected: %s", c.verdict(o), e)
+		} else {
+			t.Logf("%s, as expected", strings.SplitN(c.verdict(o), "\n", 2)[0])
+		}
+	} else if o.Status != Passed && o.Status != Skipped {
+		t.Error(c.verdict(o))
+	}
+	if len(o.Leftovers) > 0 {
+		t.Errorf("forkproc: %s: child (pid %d, %s) left behind:\n    %s\n    ended or removed now, except shared memory and sockets of unknown owner; to accept it: forkproc.Accept(%q)",
+			t.Name(), o.PID, o.Status, strings.Join(o.Leftovers, "\n    "), acceptPattern(o.Leftovers[0]))
+	}
+	switch {
+	case t.Failed():
+		t.FailNow()
+	case o.Status == Skipped:
+		t.SkipNow()
+	}
+}
+
+// verdict is the message of a death: who, what, when, where, and how to see it again.
+func (c *child) verdict(o *Outcome) string {
+	who := fmt.Sprintf("forkproc: %s: ", c.t.Name())
+	reason := strings.Replace(o.Reason, "child ", fmt.Sprintf("child (pid %d, %v) ", o.PID, o.Duration.Round(time.Millisecond)), 1)
+	if o.Status == NotStarted && o.PID == 0 {
+		reason = o.Reason
+	}
+	first, rest, more := strings.Cut(reason, "\n")
+	msg := who + first
+	if more {
+		msg += "\n    " + strings.ReplaceAll(rest, "\n", "\n    ")
+	}
+	return msg + "\n    to repeat: " + command(c.t.Name())
+}
+
+func command(test string) string {
+	pkg := "."
+	if info, ok := debug.ReadBuildInfo(); ok && strings.HasSuffix(info.Path, ".test") {
+		pkg = strings.TrimSuffix(info.Path, ".test")
+	}
+	parts := strings.Split(test, "/")
+	for i, p := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	return fmt.Sprintf("go test %s -run '%s' -count=1", pkg, strings.Join(parts, "/"))
+}
+
+// runInline runs the body in this process.
+func runInline(t *testing.T, body func(*testing.T), cfg *config, why string) Outcome {
+	t.Helper()
+	if cfg.expect != nil {
+		t.Skipf("forkproc: %s, so there is no child that could end as expected (%s)", why, cfg.expect)
+	}
+	t.Logf("forkproc: %s: the body runs in this process, without isolation", why)
+	start := time.Now()
+	body(t)
+	o := Outcome{Status: Passed, Reason: "passed", Phase: PhaseInline, PID: os.Getpid(), Duration: time.Since(start)}
+	if t.Failed() {
+		o.Status, o.Reason, o.ExitCode = Failed, "failed", 1
+	}
+	remember(t, o)
+	return o
+}
+
+// inline says why the body should run in this process, if it should.
+func inline() string {
+	if os.Getenv(envMode) == "inline" {
+		return envMode + "=inline"
+	}
+	status, _ := os.ReadFile("/proc/self/status")
+	for line := range strings.Lines(string(status)) {
+		if pid, ok := strings.CutPrefix(line, "TracerPid:"); ok {
+			if n, _ := strconv.Atoi(strings.TrimSpace(pid)); n != 0 {
+				return fmt.Sprintf("a debugger (pid %d) is attached", n)
+			}
+		}
+	}
+	return ""
+}
+
+// moveContent moves what the child put in its artifact folder to the one of the parent's test.
+func moveContent(from, to string) {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		_ = os.Rename(filepath.Join(from, e.Name()), filepath.Join(to, e.Name()))
+	}
+	_ = os.Remove(from) // stays when something in it could not be moved
+}
+
+// acceptPattern proposes a pattern for Accept.
+func acceptPattern(leftover string) string {
+	return leftover
+}

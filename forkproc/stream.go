@@ -1,0 +1,85 @@
+package forkproc
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"strings"
+)
+
+const marker = 0x16 // ^V begins a framing line of -test.v=test2json
+
+// An event is one line of the child's stream.
+type event struct {
+	kind  string // "text", or in lower case what the frame says: run, pause, cont, name, attr, artifacts, pass, fail, skip; "pass" or "fail" without a name is the end of the whole run
+	name  string
+	text  string // text: the line without its newline; artifacts: the folder
+	key   string // attr
+	value string // attr
+	node  *node  // run: set by the replay
+}
+
+// maxLine bounds a line without an end (a progress bar): it is passed on in pieces.
+const maxLine = 64 << 10
+
+// readStream calls emit for each line of r until its end, and returns the error that ended it, nil for io.EOF.
+func readStream(r io.Reader, emit func(event)) error {
+	br := bufio.NewReaderSize(r, maxLine)
+	for {
+		line, err := br.ReadSlice('\n')
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		// A frame can follow output that has no newline.
+		for len(line) > 0 {
+			next := bytes.IndexByte(line[1:], marker)
+			if next < 0 {
+				emit(parseLine(string(line)))
+				break
+			}
+			emit(parseLine(string(line[:next+1])))
+			line = line[next+1:]
+		}
+		switch {
+		case len(line) == 0 && err == nil:
+			emit(event{kind: "text"})
+		case err == io.EOF:
+			return nil
+		case err != nil && err != bufio.ErrBufferFull:
+			return err
+		}
+	}
+}
+
+func parseLine(line string) event {
+	framed, ok := strings.CutPrefix(line, string(rune(marker)))
+	if !ok {
+		return event{kind: "text", text: line}
+	}
+	framed = strings.TrimSuffix(framed, "\r")
+	text := event{kind: "text", text: framed} // a ^V that means nothing to us
+	switch {
+	case framed == "PASS" || framed == "FAIL":
+		return event{kind: strings.ToLower(framed)}
+	case strings.HasPrefix(framed, "--- "):
+		verdict, rest, ok := strings.Cut(framed[len("--- "):], ": ")
+		end := strings.LastIndex(rest, " (")
+		if !ok || end < 0 || verdict != "PASS" && verdict != "FAIL" && verdict != "SKIP" {
+			return text
+		}
+		return event{kind: strings.ToLower(verdict), name: rest[:end]}
+	case strings.HasPrefix(framed, "=== "):
+		action, rest, _ := strings.Cut(framed[len("=== "):], " ")
+		name, rest, _ := strings.Cut(strings.TrimLeft(rest, " "), " ")
+		e := event{kind: strings.ToLower(action), name: name}
+		switch e.kind {
+		case "run", "pause", "cont", "name":
+		case "attr":
+			e.key, e.value, _ = strings.Cut(rest, " ")
+		case "artifacts":
+			e.text = rest
+		default:
+			return text
+		}
+		return e
+	}
+	return text
+}
