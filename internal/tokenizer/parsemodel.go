@@ -158,4 +158,9 @@ func (p *parser) vocabulary(t *Tokenizer, added []addedToken) {
 		}
 		t.tokens[id], t.known[id] = token, true
 	}
+	for _, a := range added {
+		if a.Normalized {
+			t.tokens[a.ID] = normalizeAll(t.normalize, a.Content)
+		}
+	}
 }

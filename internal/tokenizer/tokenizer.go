@@ -25,7 +25,7 @@ type Tokenizer struct {
 	decoders  []newDecoder
 	added     *addedTokens
 	ids       map[string]int32 // every token: the model's and the added ones
-	tokens    []string         // by id; "" where the id is free
+	tokens    []string         // by id, as decoders see them; "" where the id is free
 	known     []bool           // by id
 }
 
@@ -107,7 +107,8 @@ func (t *Tokenizer) ID(token string) (int32, bool) {
 	return id, ok
 }
 
-// Token is the spelling of a token in the vocabulary, "" when there is no such id.
+// Token is the spelling of a token in the vocabulary, "" when there is no such id. An added token that is looked for in normalized text is
+// given normalized, and decodes so.
 func (t *Tokenizer) Token(id int32) string {
 	if id < 0 || int(id) >= len(t.tokens) {
 		return ""
