@@ -3,6 +3,7 @@ package modelrunner
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"
 	"github.com/enginetest/enginetest/internal/cpu"
@@ -61,41 +62,44 @@ var _ Runner = (*CPU)(nil)
 // the architecture is found and checked (*checkpoint.Error) before any memory is taken.
 //
 // In the ledger: weights (the mapped files, and norms and biases widened to float32), rope, workspace; kv_cache after AllocateKV.
-func NewCPU(ckpt *checkpoint.Checkpoint, o Options) (r *CPU, err error) {
+func NewCPU(ckpt *checkpoint.Checkpoint, o Options) (_ *CPU, err error) {
 	o.BlockSize = orDefault(o.BlockSize, 16)
 	o.MaxModelLen = orDefault(o.MaxModelLen, ckpt.Config.MaxPositions)
 	o.MaxNumBatchedTokens = orDefault(o.MaxNumBatchedTokens, 2048)
-	r = &CPU{options: o, alloc: cpu.NewAllocator(cpu.AllocatorConfig{
+	r := &CPU{options: o, alloc: cpu.NewAllocator(cpu.AllocatorConfig{
 		Index: o.Index, Ledger: o.Ledger, Capacity: o.Capacity, Before: o.Hooks.Allocate,
 	})}
 	opened := false
 	defer func() { // after a panic too
 		if !opened {
 			err = errors.Join(err, r.Close())
-			r = nil
 		}
 	}()
-	r.adopt(ckpt)
-	if err := call(o.Hooks.Load); err != nil {
+	if err := r.open(ckpt); err != nil {
 		return nil, err
+	}
+	opened = true
+	return r, nil
+}
+
+func (r *CPU) open(ckpt *checkpoint.Checkpoint) error {
+	r.adopt(ckpt)
+	if err := call(r.options.Hooks.Load); err != nil {
+		return err
 	}
 	m, vectors, err := bind(ckpt)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.model = m
-	if r.pool, err = cpu.NewPool(o.Threads); err != nil {
-		return nil, err
+	if r.pool, err = cpu.NewPool(r.options.Threads); err != nil {
+		return err
 	}
 	r.samplers = make(chan *sample.Sampler, r.pool.Threads())
 	for range r.pool.Threads() {
 		r.samplers <- &sample.Sampler{}
 	}
-	if err := r.takeMemory(vectors); err != nil {
-		return nil, err
-	}
-	opened = true
-	return r, nil
+	return r.takeMemory(vectors)
 }
 
 func orDefault(n, def int) int {
@@ -176,8 +180,11 @@ func (r *CPU) FreeMemory() (free, total int64, err error) { return r.alloc.Memor
 
 // AllocateKV implements [Runner].
 func (r *CPU) AllocateKV(blocks int) error {
-	if r.kv != nil || blocks <= 0 {
-		return fmt.Errorf("modelrunner: AllocateKV(%d): the runner has %d KV blocks already", blocks, r.blocks)
+	if r.kv != nil {
+		return fmt.Errorf("modelrunner: AllocateKV(%d): the runner has its %d KV blocks already", blocks, r.blocks)
+	}
+	if perBlock := r.KVBytesPerBlock(); blocks <= 0 || int64(blocks) > math.MaxInt32/int64(r.options.BlockSize) || int64(blocks) > math.MaxInt/perBlock {
+		return fmt.Errorf("modelrunner: AllocateKV(%d): want a number of blocks above 0 whose slots fit in an int32", blocks)
 	}
 	memory, err := r.floats("kv_cache", int(r.KVBytesPerBlock()/4)*blocks)
 	if err != nil {
