@@ -7,82 +7,84 @@
 // func tile1x4F32AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, FMA3
 TEXT ·tile1x4F32AVX2(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), DX
-	MOVQ groups+56(FP), BX
-	LEAQ (DX)(DX*2), SI
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), DX
+	MOVQ  groups+56(FP), BX
+	MOVQ  DX, SI
+	IMULQ BX, DX
+	LEAQ  (DX)(DX*2), DI
 
 group:
-	MOVQ   a+16(FP), DI
-	MOVQ   k+48(FP), R8
-	MOVQ   CX, R9
+	MOVQ   a+16(FP), R8
+	MOVQ   k+48(FP), R9
+	MOVQ   CX, R10
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	SUBQ   $0x00000010, R8
+	SUBQ   $0x00000010, R9
 	JB     one
 
 loop:
-	VMOVUPS     (R9), Y4
-	VMOVUPS     (R9)(DX*1), Y5
-	VMOVUPS     (R9)(DX*2), Y6
-	VMOVUPS     (R9)(SI*1), Y7
-	VMOVUPS     (DI), Y8
+	VMOVUPS     (R10), Y4
+	VMOVUPS     (R10)(DX*1), Y5
+	VMOVUPS     (R10)(DX*2), Y6
+	VMOVUPS     (R10)(DI*1), Y7
+	VMOVUPS     (R8), Y8
 	VFMADD231PS Y4, Y8, Y0
 	VFMADD231PS Y5, Y8, Y1
 	VFMADD231PS Y6, Y8, Y2
 	VFMADD231PS Y7, Y8, Y3
-	VMOVUPS     32(R9), Y4
-	VMOVUPS     32(R9)(DX*1), Y5
-	VMOVUPS     32(R9)(DX*2), Y6
-	VMOVUPS     32(R9)(SI*1), Y7
-	VMOVUPS     32(DI), Y8
+	VMOVUPS     32(R10), Y4
+	VMOVUPS     32(R10)(DX*1), Y5
+	VMOVUPS     32(R10)(DX*2), Y6
+	VMOVUPS     32(R10)(DI*1), Y7
+	VMOVUPS     32(R8), Y8
 	VFMADD231PS Y4, Y8, Y0
 	VFMADD231PS Y5, Y8, Y1
 	VFMADD231PS Y6, Y8, Y2
 	VFMADD231PS Y7, Y8, Y3
-	ADDQ        $0x00000040, DI
-	ADDQ        $0x00000040, R9
-	SUBQ        $0x00000010, R8
+	ADDQ        $0x00000040, R8
+	ADDQ        $0x00000040, R10
+	SUBQ        $0x00000010, R9
 	JAE         loop
 
 one:
-	ADDQ        $0x00000008, R8
+	ADDQ        $0x00000008, R9
 	JLT         end
-	VMOVUPS     (R9), Y4
-	VMOVUPS     (R9)(DX*1), Y5
-	VMOVUPS     (R9)(DX*2), Y6
-	VMOVUPS     (R9)(SI*1), Y7
-	VMOVUPS     (DI), Y8
+	VMOVUPS     (R10), Y4
+	VMOVUPS     (R10)(DX*1), Y5
+	VMOVUPS     (R10)(DX*2), Y6
+	VMOVUPS     (R10)(DI*1), Y7
+	VMOVUPS     (R8), Y8
 	VFMADD231PS Y4, Y8, Y0
 	VFMADD231PS Y5, Y8, Y1
 	VFMADD231PS Y6, Y8, Y2
 	VFMADD231PS Y7, Y8, Y3
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000020, R9
-	SUBQ        $0x00000008, R8
+	ADDQ        $0x00000020, R8
+	ADDQ        $0x00000020, R10
+	SUBQ        $0x00000008, R9
 
 end:
-	ADDQ        $0x00000008, R8
+	ADDQ        $0x00000008, R9
 	JEQ         store
-	MOVQ        R8, R10
-	SUBQ        $0x08, R10
-	LEAQ        (DI)(R10*4), DI
-	LEAQ        (R9)(R10*4), R9
-	LEAQ        lastLanes<>+0(SB), R10
-	VMOVUPS     (R10)(R8*4), Y4
-	VMOVUPS     (R9), Y5
+	MOVQ        R9, R11
+	SUBQ        $0x08, R11
+	LEAQ        (R8)(R11*4), R8
+	LEAQ        (R10)(R11*4), R10
+	LEAQ        lastLanes<>+0(SB), R11
+	VMOVUPS     (R11)(R9*4), Y4
+	VMOVUPS     (R10), Y5
 	VANDPS      Y4, Y5, Y5
-	VMOVUPS     (R9)(DX*1), Y6
+	VMOVUPS     (R10)(DX*1), Y6
 	VANDPS      Y4, Y6, Y6
-	VMOVUPS     (R9)(DX*2), Y7
+	VMOVUPS     (R10)(DX*2), Y7
 	VANDPS      Y4, Y7, Y7
-	VMOVUPS     (R9)(SI*1), Y8
+	VMOVUPS     (R10)(DI*1), Y8
 	VANDPS      Y4, Y8, Y8
-	VMOVUPS     (DI), Y9
+	VMOVUPS     (R8), Y9
 	VANDPS      Y4, Y9, Y9
 	VFMADD231PS Y5, Y9, Y0
 	VFMADD231PS Y6, Y9, Y1
@@ -90,8 +92,11 @@ end:
 	VFMADD231PS Y8, Y9, Y3
 
 store:
-	MOVQ         ldc+8(FP), DI
-	MOVQ         AX, DI
+	MOVQ         ldc+8(FP), R8
+	MOVQ         AX, R8
+	MOVQ         groups+56(FP), R9
+	SHLQ         $0x02, R9
+	LEAQ         (R9)(R9*2), R10
 	VEXTRACTF128 $0x01, Y0, X4
 	VADDPS       X0, X4, X4
 	VEXTRACTF128 $0x01, Y1, X0
@@ -109,9 +114,12 @@ store:
 	VSHUFPS      $0x44, X3, X1, X0
 	VSHUFPS      $0xee, X3, X1, X1
 	VADDPS       X1, X0, X0
-	VMOVUPS      X0, (DI)
-	ADDQ         $0x00000010, AX
-	LEAQ         (CX)(DX*4), CX
+	VMOVSS       X0, (R8)
+	VEXTRACTPS   $0x01, X0, (R8)(R9*1)
+	VEXTRACTPS   $0x02, X0, (R8)(R9*2)
+	VEXTRACTPS   $0x03, X0, (R8)(R10*1)
+	ADDQ         $0x04, AX
+	ADDQ         SI, CX
 	DECQ         BX
 	JNE          group
 	VZEROUPPER
@@ -138,17 +146,19 @@ GLOBL lastLanes<>(SB), RODATA|NOPTR, $64
 // func tile2x4F32AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, FMA3
 TEXT ·tile2x4F32AVX2(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), BX
-	MOVQ groups+56(FP), SI
-	LEAQ (BX)(BX*2), DI
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), BX
+	MOVQ  groups+56(FP), SI
+	MOVQ  BX, DI
+	IMULQ SI, BX
+	LEAQ  (BX)(BX*2), R8
 
 group:
-	MOVQ   a+16(FP), R8
-	MOVQ   k+48(FP), R9
-	MOVQ   CX, R10
+	MOVQ   a+16(FP), R9
+	MOVQ   k+48(FP), R10
+	MOVQ   CX, R11
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -157,88 +167,88 @@ group:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	SUBQ   $0x00000010, R9
+	SUBQ   $0x00000010, R10
 	JB     one
 
 loop:
-	VMOVUPS     (R10), Y8
-	VMOVUPS     (R10)(BX*1), Y9
-	VMOVUPS     (R10)(BX*2), Y10
-	VMOVUPS     (R10)(DI*1), Y11
-	VMOVUPS     (R8), Y12
+	VMOVUPS     (R11), Y8
+	VMOVUPS     (R11)(BX*1), Y9
+	VMOVUPS     (R11)(BX*2), Y10
+	VMOVUPS     (R11)(R8*1), Y11
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R8)(DX*1), Y12
+	VMOVUPS     (R9)(DX*1), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y9, Y12, Y5
 	VFMADD231PS Y10, Y12, Y6
 	VFMADD231PS Y11, Y12, Y7
-	VMOVUPS     32(R10), Y8
-	VMOVUPS     32(R10)(BX*1), Y9
-	VMOVUPS     32(R10)(BX*2), Y10
-	VMOVUPS     32(R10)(DI*1), Y11
-	VMOVUPS     32(R8), Y12
+	VMOVUPS     32(R11), Y8
+	VMOVUPS     32(R11)(BX*1), Y9
+	VMOVUPS     32(R11)(BX*2), Y10
+	VMOVUPS     32(R11)(R8*1), Y11
+	VMOVUPS     32(R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     32(R8)(DX*1), Y12
+	VMOVUPS     32(R9)(DX*1), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y9, Y12, Y5
 	VFMADD231PS Y10, Y12, Y6
 	VFMADD231PS Y11, Y12, Y7
-	ADDQ        $0x00000040, R8
-	ADDQ        $0x00000040, R10
-	SUBQ        $0x00000010, R9
+	ADDQ        $0x00000040, R9
+	ADDQ        $0x00000040, R11
+	SUBQ        $0x00000010, R10
 	JAE         loop
 
 one:
-	ADDQ        $0x00000008, R9
+	ADDQ        $0x00000008, R10
 	JLT         end
-	VMOVUPS     (R10), Y8
-	VMOVUPS     (R10)(BX*1), Y9
-	VMOVUPS     (R10)(BX*2), Y10
-	VMOVUPS     (R10)(DI*1), Y11
-	VMOVUPS     (R8), Y12
+	VMOVUPS     (R11), Y8
+	VMOVUPS     (R11)(BX*1), Y9
+	VMOVUPS     (R11)(BX*2), Y10
+	VMOVUPS     (R11)(R8*1), Y11
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R8)(DX*1), Y12
+	VMOVUPS     (R9)(DX*1), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y9, Y12, Y5
 	VFMADD231PS Y10, Y12, Y6
 	VFMADD231PS Y11, Y12, Y7
-	ADDQ        $0x00000020, R8
-	ADDQ        $0x00000020, R10
-	SUBQ        $0x00000008, R9
+	ADDQ        $0x00000020, R9
+	ADDQ        $0x00000020, R11
+	SUBQ        $0x00000008, R10
 
 end:
-	ADDQ        $0x00000008, R9
+	ADDQ        $0x00000008, R10
 	JEQ         store
-	MOVQ        R9, R11
-	SUBQ        $0x08, R11
-	LEAQ        (R8)(R11*4), R8
-	LEAQ        (R10)(R11*4), R10
-	LEAQ        lastLanes<>+0(SB), R11
-	VMOVUPS     (R11)(R9*4), Y8
-	VMOVUPS     (R10), Y9
+	MOVQ        R10, R12
+	SUBQ        $0x08, R12
+	LEAQ        (R9)(R12*4), R9
+	LEAQ        (R11)(R12*4), R11
+	LEAQ        lastLanes<>+0(SB), R12
+	VMOVUPS     (R12)(R10*4), Y8
+	VMOVUPS     (R11), Y9
 	VANDPS      Y8, Y9, Y9
-	VMOVUPS     (R10)(BX*1), Y10
+	VMOVUPS     (R11)(BX*1), Y10
 	VANDPS      Y8, Y10, Y10
-	VMOVUPS     (R10)(BX*2), Y11
+	VMOVUPS     (R11)(BX*2), Y11
 	VANDPS      Y8, Y11, Y11
-	VMOVUPS     (R10)(DI*1), Y12
+	VMOVUPS     (R11)(R8*1), Y12
 	VANDPS      Y8, Y12, Y12
-	VMOVUPS     (R8), Y13
+	VMOVUPS     (R9), Y13
 	VANDPS      Y8, Y13, Y13
 	VFMADD231PS Y9, Y13, Y0
 	VFMADD231PS Y10, Y13, Y1
 	VFMADD231PS Y11, Y13, Y2
 	VFMADD231PS Y12, Y13, Y3
-	VMOVUPS     (R8)(DX*1), Y13
+	VMOVUPS     (R9)(DX*1), Y13
 	VANDPS      Y8, Y13, Y13
 	VFMADD231PS Y9, Y13, Y4
 	VFMADD231PS Y10, Y13, Y5
@@ -246,8 +256,11 @@ end:
 	VFMADD231PS Y12, Y13, Y7
 
 store:
-	MOVQ         ldc+8(FP), R8
-	MOVQ         AX, R9
+	MOVQ         ldc+8(FP), R9
+	MOVQ         AX, R10
+	MOVQ         groups+56(FP), R11
+	SHLQ         $0x02, R11
+	LEAQ         (R11)(R11*2), R12
 	VEXTRACTF128 $0x01, Y0, X8
 	VADDPS       X0, X8, X8
 	VEXTRACTF128 $0x01, Y1, X0
@@ -265,8 +278,11 @@ store:
 	VSHUFPS      $0x44, X3, X1, X0
 	VSHUFPS      $0xee, X3, X1, X1
 	VADDPS       X1, X0, X0
-	VMOVUPS      X0, (R9)
-	ADDQ         R8, R9
+	VMOVSS       X0, (R10)
+	VEXTRACTPS   $0x01, X0, (R10)(R11*1)
+	VEXTRACTPS   $0x02, X0, (R10)(R11*2)
+	VEXTRACTPS   $0x03, X0, (R10)(R12*1)
+	ADDQ         R9, R10
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
 	VEXTRACTF128 $0x01, Y5, X1
@@ -284,9 +300,12 @@ store:
 	VSHUFPS      $0x44, X3, X2, X0
 	VSHUFPS      $0xee, X3, X2, X2
 	VADDPS       X2, X0, X0
-	VMOVUPS      X0, (R9)
-	ADDQ         $0x00000010, AX
-	LEAQ         (CX)(BX*4), CX
+	VMOVSS       X0, (R10)
+	VEXTRACTPS   $0x01, X0, (R10)(R11*1)
+	VEXTRACTPS   $0x02, X0, (R10)(R11*2)
+	VEXTRACTPS   $0x03, X0, (R10)(R12*1)
+	ADDQ         $0x04, AX
+	ADDQ         DI, CX
 	DECQ         SI
 	JNE          group
 	VZEROUPPER
@@ -356,7 +375,7 @@ store:
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
 	VMOVSS       X1, (SI)
-	ADDQ         $0x00000004, AX
+	ADDQ         $0x04, AX
 	ADDQ         DX, CX
 	DECQ         BX
 	JNE          group
@@ -366,98 +385,100 @@ store:
 // func tile1x4BF16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, AVX2, FMA3
 TEXT ·tile1x4BF16AVX2(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), DX
-	MOVQ groups+56(FP), BX
-	LEAQ (DX)(DX*2), SI
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), DX
+	MOVQ  groups+56(FP), BX
+	MOVQ  DX, SI
+	IMULQ BX, DX
+	LEAQ  (DX)(DX*2), DI
 
 group:
-	MOVQ   a+16(FP), DI
-	MOVQ   k+48(FP), R8
-	MOVQ   CX, R9
+	MOVQ   a+16(FP), R8
+	MOVQ   k+48(FP), R9
+	MOVQ   CX, R10
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	SUBQ   $0x00000010, R8
+	SUBQ   $0x00000010, R9
 	JB     one
 
 loop:
-	VPMOVZXWD   (R9), Y4
+	VPMOVZXWD   (R10), Y4
 	VPSLLD      $0x10, Y4, Y4
-	VPMOVZXWD   (R9)(DX*1), Y5
+	VPMOVZXWD   (R10)(DX*1), Y5
 	VPSLLD      $0x10, Y5, Y5
-	VPMOVZXWD   (R9)(DX*2), Y6
+	VPMOVZXWD   (R10)(DX*2), Y6
 	VPSLLD      $0x10, Y6, Y6
-	VPMOVZXWD   (R9)(SI*1), Y7
+	VPMOVZXWD   (R10)(DI*1), Y7
 	VPSLLD      $0x10, Y7, Y7
-	VMOVUPS     (DI), Y8
+	VMOVUPS     (R8), Y8
 	VFMADD231PS Y4, Y8, Y0
 	VFMADD231PS Y5, Y8, Y1
 	VFMADD231PS Y6, Y8, Y2
 	VFMADD231PS Y7, Y8, Y3
-	VPMOVZXWD   16(R9), Y4
+	VPMOVZXWD   16(R10), Y4
 	VPSLLD      $0x10, Y4, Y4
-	VPMOVZXWD   16(R9)(DX*1), Y5
+	VPMOVZXWD   16(R10)(DX*1), Y5
 	VPSLLD      $0x10, Y5, Y5
-	VPMOVZXWD   16(R9)(DX*2), Y6
+	VPMOVZXWD   16(R10)(DX*2), Y6
 	VPSLLD      $0x10, Y6, Y6
-	VPMOVZXWD   16(R9)(SI*1), Y7
+	VPMOVZXWD   16(R10)(DI*1), Y7
 	VPSLLD      $0x10, Y7, Y7
-	VMOVUPS     32(DI), Y8
+	VMOVUPS     32(R8), Y8
 	VFMADD231PS Y4, Y8, Y0
 	VFMADD231PS Y5, Y8, Y1
 	VFMADD231PS Y6, Y8, Y2
 	VFMADD231PS Y7, Y8, Y3
-	ADDQ        $0x00000040, DI
-	ADDQ        $0x00000020, R9
-	SUBQ        $0x00000010, R8
+	ADDQ        $0x00000040, R8
+	ADDQ        $0x00000020, R10
+	SUBQ        $0x00000010, R9
 	JAE         loop
 
 one:
-	ADDQ        $0x00000008, R8
+	ADDQ        $0x00000008, R9
 	JLT         end
-	VPMOVZXWD   (R9), Y4
+	VPMOVZXWD   (R10), Y4
 	VPSLLD      $0x10, Y4, Y4
-	VPMOVZXWD   (R9)(DX*1), Y5
+	VPMOVZXWD   (R10)(DX*1), Y5
 	VPSLLD      $0x10, Y5, Y5
-	VPMOVZXWD   (R9)(DX*2), Y6
+	VPMOVZXWD   (R10)(DX*2), Y6
 	VPSLLD      $0x10, Y6, Y6
-	VPMOVZXWD   (R9)(SI*1), Y7
+	VPMOVZXWD   (R10)(DI*1), Y7
 	VPSLLD      $0x10, Y7, Y7
-	VMOVUPS     (DI), Y8
+	VMOVUPS     (R8), Y8
 	VFMADD231PS Y4, Y8, Y0
 	VFMADD231PS Y5, Y8, Y1
 	VFMADD231PS Y6, Y8, Y2
 	VFMADD231PS Y7, Y8, Y3
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000010, R9
-	SUBQ        $0x00000008, R8
+	ADDQ        $0x00000020, R8
+	ADDQ        $0x00000010, R10
+	SUBQ        $0x00000008, R9
 
 end:
-	ADDQ        $0x00000008, R8
+	ADDQ        $0x00000008, R9
 	JEQ         store
-	MOVQ        R8, R10
-	SUBQ        $0x08, R10
-	LEAQ        (DI)(R10*4), DI
-	LEAQ        (R9)(R10*2), R9
-	LEAQ        lastLanes<>+0(SB), R10
-	VMOVUPS     (R10)(R8*4), Y4
-	VPMOVZXWD   (R9), Y5
+	MOVQ        R9, R11
+	SUBQ        $0x08, R11
+	LEAQ        (R8)(R11*4), R8
+	LEAQ        (R10)(R11*2), R10
+	LEAQ        lastLanes<>+0(SB), R11
+	VMOVUPS     (R11)(R9*4), Y4
+	VPMOVZXWD   (R10), Y5
 	VPSLLD      $0x10, Y5, Y5
 	VANDPS      Y4, Y5, Y5
-	VPMOVZXWD   (R9)(DX*1), Y6
+	VPMOVZXWD   (R10)(DX*1), Y6
 	VPSLLD      $0x10, Y6, Y6
 	VANDPS      Y4, Y6, Y6
-	VPMOVZXWD   (R9)(DX*2), Y7
+	VPMOVZXWD   (R10)(DX*2), Y7
 	VPSLLD      $0x10, Y7, Y7
 	VANDPS      Y4, Y7, Y7
-	VPMOVZXWD   (R9)(SI*1), Y8
+	VPMOVZXWD   (R10)(DI*1), Y8
 	VPSLLD      $0x10, Y8, Y8
 	VANDPS      Y4, Y8, Y8
-	VMOVUPS     (DI), Y9
+	VMOVUPS     (R8), Y9
 	VANDPS      Y4, Y9, Y9
 	VFMADD231PS Y5, Y9, Y0
 	VFMADD231PS Y6, Y9, Y1
@@ -465,8 +486,11 @@ end:
 	VFMADD231PS Y8, Y9, Y3
 
 store:
-	MOVQ         ldc+8(FP), DI
-	MOVQ         AX, DI
+	MOVQ         ldc+8(FP), R8
+	MOVQ         AX, R8
+	MOVQ         groups+56(FP), R9
+	SHLQ         $0x02, R9
+	LEAQ         (R9)(R9*2), R10
 	VEXTRACTF128 $0x01, Y0, X4
 	VADDPS       X0, X4, X4
 	VEXTRACTF128 $0x01, Y1, X0
@@ -484,9 +508,12 @@ store:
 	VSHUFPS      $0x44, X3, X1, X0
 	VSHUFPS      $0xee, X3, X1, X1
 	VADDPS       X1, X0, X0
-	VMOVUPS      X0, (DI)
-	ADDQ         $0x00000010, AX
-	LEAQ         (CX)(DX*4), CX
+	VMOVSS       X0, (R8)
+	VEXTRACTPS   $0x01, X0, (R8)(R9*1)
+	VEXTRACTPS   $0x02, X0, (R8)(R9*2)
+	VEXTRACTPS   $0x03, X0, (R8)(R10*1)
+	ADDQ         $0x04, AX
+	ADDQ         SI, CX
 	DECQ         BX
 	JNE          group
 	VZEROUPPER
@@ -495,17 +522,19 @@ store:
 // func tile2x4BF16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, AVX2, FMA3
 TEXT ·tile2x4BF16AVX2(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), BX
-	MOVQ groups+56(FP), SI
-	LEAQ (BX)(BX*2), DI
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), BX
+	MOVQ  groups+56(FP), SI
+	MOVQ  BX, DI
+	IMULQ SI, BX
+	LEAQ  (BX)(BX*2), R8
 
 group:
-	MOVQ   a+16(FP), R8
-	MOVQ   k+48(FP), R9
-	MOVQ   CX, R10
+	MOVQ   a+16(FP), R9
+	MOVQ   k+48(FP), R10
+	MOVQ   CX, R11
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -514,104 +543,104 @@ group:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	SUBQ   $0x00000010, R9
+	SUBQ   $0x00000010, R10
 	JB     one
 
 loop:
-	VPMOVZXWD   (R10), Y8
+	VPMOVZXWD   (R11), Y8
 	VPSLLD      $0x10, Y8, Y8
-	VPMOVZXWD   (R10)(BX*1), Y9
+	VPMOVZXWD   (R11)(BX*1), Y9
 	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   (R10)(BX*2), Y10
+	VPMOVZXWD   (R11)(BX*2), Y10
 	VPSLLD      $0x10, Y10, Y10
-	VPMOVZXWD   (R10)(DI*1), Y11
+	VPMOVZXWD   (R11)(R8*1), Y11
 	VPSLLD      $0x10, Y11, Y11
-	VMOVUPS     (R8), Y12
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R8)(DX*1), Y12
+	VMOVUPS     (R9)(DX*1), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y9, Y12, Y5
 	VFMADD231PS Y10, Y12, Y6
 	VFMADD231PS Y11, Y12, Y7
-	VPMOVZXWD   16(R10), Y8
+	VPMOVZXWD   16(R11), Y8
 	VPSLLD      $0x10, Y8, Y8
-	VPMOVZXWD   16(R10)(BX*1), Y9
+	VPMOVZXWD   16(R11)(BX*1), Y9
 	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   16(R10)(BX*2), Y10
+	VPMOVZXWD   16(R11)(BX*2), Y10
 	VPSLLD      $0x10, Y10, Y10
-	VPMOVZXWD   16(R10)(DI*1), Y11
+	VPMOVZXWD   16(R11)(R8*1), Y11
 	VPSLLD      $0x10, Y11, Y11
-	VMOVUPS     32(R8), Y12
+	VMOVUPS     32(R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     32(R8)(DX*1), Y12
+	VMOVUPS     32(R9)(DX*1), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y9, Y12, Y5
 	VFMADD231PS Y10, Y12, Y6
 	VFMADD231PS Y11, Y12, Y7
-	ADDQ        $0x00000040, R8
-	ADDQ        $0x00000020, R10
-	SUBQ        $0x00000010, R9
+	ADDQ        $0x00000040, R9
+	ADDQ        $0x00000020, R11
+	SUBQ        $0x00000010, R10
 	JAE         loop
 
 one:
-	ADDQ        $0x00000008, R9
+	ADDQ        $0x00000008, R10
 	JLT         end
-	VPMOVZXWD   (R10), Y8
+	VPMOVZXWD   (R11), Y8
 	VPSLLD      $0x10, Y8, Y8
-	VPMOVZXWD   (R10)(BX*1), Y9
+	VPMOVZXWD   (R11)(BX*1), Y9
 	VPSLLD      $0x10, Y9, Y9
-	VPMOVZXWD   (R10)(BX*2), Y10
+	VPMOVZXWD   (R11)(BX*2), Y10
 	VPSLLD      $0x10, Y10, Y10
-	VPMOVZXWD   (R10)(DI*1), Y11
+	VPMOVZXWD   (R11)(R8*1), Y11
 	VPSLLD      $0x10, Y11, Y11
-	VMOVUPS     (R8), Y12
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R8)(DX*1), Y12
+	VMOVUPS     (R9)(DX*1), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y9, Y12, Y5
 	VFMADD231PS Y10, Y12, Y6
 	VFMADD231PS Y11, Y12, Y7
-	ADDQ        $0x00000020, R8
-	ADDQ        $0x00000010, R10
-	SUBQ        $0x00000008, R9
+	ADDQ        $0x00000020, R9
+	ADDQ        $0x00000010, R11
+	SUBQ        $0x00000008, R10
 
 end:
-	ADDQ        $0x00000008, R9
+	ADDQ        $0x00000008, R10
 	JEQ         store
-	MOVQ        R9, R11
-	SUBQ        $0x08, R11
-	LEAQ        (R8)(R11*4), R8
-	LEAQ        (R10)(R11*2), R10
-	LEAQ        lastLanes<>+0(SB), R11
-	VMOVUPS     (R11)(R9*4), Y8
-	VPMOVZXWD   (R10), Y9
+	MOVQ        R10, R12
+	SUBQ        $0x08, R12
+	LEAQ        (R9)(R12*4), R9
+	LEAQ        (R11)(R12*2), R11
+	LEAQ        lastLanes<>+0(SB), R12
+	VMOVUPS     (R12)(R10*4), Y8
+	VPMOVZXWD   (R11), Y9
 	VPSLLD      $0x10, Y9, Y9
 	VANDPS      Y8, Y9, Y9
-	VPMOVZXWD   (R10)(BX*1), Y10
+	VPMOVZXWD   (R11)(BX*1), Y10
 	VPSLLD      $0x10, Y10, Y10
 	VANDPS      Y8, Y10, Y10
-	VPMOVZXWD   (R10)(BX*2), Y11
+	VPMOVZXWD   (R11)(BX*2), Y11
 	VPSLLD      $0x10, Y11, Y11
 	VANDPS      Y8, Y11, Y11
-	VPMOVZXWD   (R10)(DI*1), Y12
+	VPMOVZXWD   (R11)(R8*1), Y12
 	VPSLLD      $0x10, Y12, Y12
 	VANDPS      Y8, Y12, Y12
-	VMOVUPS     (R8), Y13
+	VMOVUPS     (R9), Y13
 	VANDPS      Y8, Y13, Y13
 	VFMADD231PS Y9, Y13, Y0
 	VFMADD231PS Y10, Y13, Y1
 	VFMADD231PS Y11, Y13, Y2
 	VFMADD231PS Y12, Y13, Y3
-	VMOVUPS     (R8)(DX*1), Y13
+	VMOVUPS     (R9)(DX*1), Y13
 	VANDPS      Y8, Y13, Y13
 	VFMADD231PS Y9, Y13, Y4
 	VFMADD231PS Y10, Y13, Y5
@@ -619,8 +648,11 @@ end:
 	VFMADD231PS Y12, Y13, Y7
 
 store:
-	MOVQ         ldc+8(FP), R8
-	MOVQ         AX, R9
+	MOVQ         ldc+8(FP), R9
+	MOVQ         AX, R10
+	MOVQ         groups+56(FP), R11
+	SHLQ         $0x02, R11
+	LEAQ         (R11)(R11*2), R12
 	VEXTRACTF128 $0x01, Y0, X8
 	VADDPS       X0, X8, X8
 	VEXTRACTF128 $0x01, Y1, X0
@@ -638,8 +670,11 @@ store:
 	VSHUFPS      $0x44, X3, X1, X0
 	VSHUFPS      $0xee, X3, X1, X1
 	VADDPS       X1, X0, X0
-	VMOVUPS      X0, (R9)
-	ADDQ         R8, R9
+	VMOVSS       X0, (R10)
+	VEXTRACTPS   $0x01, X0, (R10)(R11*1)
+	VEXTRACTPS   $0x02, X0, (R10)(R11*2)
+	VEXTRACTPS   $0x03, X0, (R10)(R12*1)
+	ADDQ         R9, R10
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
 	VEXTRACTF128 $0x01, Y5, X1
@@ -657,9 +692,12 @@ store:
 	VSHUFPS      $0x44, X3, X2, X0
 	VSHUFPS      $0xee, X3, X2, X2
 	VADDPS       X2, X0, X0
-	VMOVUPS      X0, (R9)
-	ADDQ         $0x00000010, AX
-	LEAQ         (CX)(BX*4), CX
+	VMOVSS       X0, (R10)
+	VEXTRACTPS   $0x01, X0, (R10)(R11*1)
+	VEXTRACTPS   $0x02, X0, (R10)(R11*2)
+	VEXTRACTPS   $0x03, X0, (R10)(R12*1)
+	ADDQ         $0x04, AX
+	ADDQ         DI, CX
 	DECQ         SI
 	JNE          group
 	VZEROUPPER
@@ -733,7 +771,7 @@ store:
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
 	VMOVSS       X1, (SI)
-	ADDQ         $0x00000004, AX
+	ADDQ         $0x04, AX
 	ADDQ         DX, CX
 	DECQ         BX
 	JNE          group
@@ -779,82 +817,84 @@ rest1:
 // func tile1x4F16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, F16C, FMA3
 TEXT ·tile1x4F16AVX2(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), DX
-	MOVQ groups+56(FP), BX
-	LEAQ (DX)(DX*2), SI
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), DX
+	MOVQ  groups+56(FP), BX
+	MOVQ  DX, SI
+	IMULQ BX, DX
+	LEAQ  (DX)(DX*2), DI
 
 group:
-	MOVQ   a+16(FP), DI
-	MOVQ   k+48(FP), R8
-	MOVQ   CX, R9
+	MOVQ   a+16(FP), R8
+	MOVQ   k+48(FP), R9
+	MOVQ   CX, R10
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	SUBQ   $0x00000010, R8
+	SUBQ   $0x00000010, R9
 	JB     one
 
 loop:
-	VCVTPH2PS   (R9), Y4
-	VCVTPH2PS   (R9)(DX*1), Y5
-	VCVTPH2PS   (R9)(DX*2), Y6
-	VCVTPH2PS   (R9)(SI*1), Y7
-	VMOVUPS     (DI), Y8
+	VCVTPH2PS   (R10), Y4
+	VCVTPH2PS   (R10)(DX*1), Y5
+	VCVTPH2PS   (R10)(DX*2), Y6
+	VCVTPH2PS   (R10)(DI*1), Y7
+	VMOVUPS     (R8), Y8
 	VFMADD231PS Y4, Y8, Y0
 	VFMADD231PS Y5, Y8, Y1
 	VFMADD231PS Y6, Y8, Y2
 	VFMADD231PS Y7, Y8, Y3
-	VCVTPH2PS   16(R9), Y4
-	VCVTPH2PS   16(R9)(DX*1), Y5
-	VCVTPH2PS   16(R9)(DX*2), Y6
-	VCVTPH2PS   16(R9)(SI*1), Y7
-	VMOVUPS     32(DI), Y8
+	VCVTPH2PS   16(R10), Y4
+	VCVTPH2PS   16(R10)(DX*1), Y5
+	VCVTPH2PS   16(R10)(DX*2), Y6
+	VCVTPH2PS   16(R10)(DI*1), Y7
+	VMOVUPS     32(R8), Y8
 	VFMADD231PS Y4, Y8, Y0
 	VFMADD231PS Y5, Y8, Y1
 	VFMADD231PS Y6, Y8, Y2
 	VFMADD231PS Y7, Y8, Y3
-	ADDQ        $0x00000040, DI
-	ADDQ        $0x00000020, R9
-	SUBQ        $0x00000010, R8
+	ADDQ        $0x00000040, R8
+	ADDQ        $0x00000020, R10
+	SUBQ        $0x00000010, R9
 	JAE         loop
 
 one:
-	ADDQ        $0x00000008, R8
+	ADDQ        $0x00000008, R9
 	JLT         end
-	VCVTPH2PS   (R9), Y4
-	VCVTPH2PS   (R9)(DX*1), Y5
-	VCVTPH2PS   (R9)(DX*2), Y6
-	VCVTPH2PS   (R9)(SI*1), Y7
-	VMOVUPS     (DI), Y8
+	VCVTPH2PS   (R10), Y4
+	VCVTPH2PS   (R10)(DX*1), Y5
+	VCVTPH2PS   (R10)(DX*2), Y6
+	VCVTPH2PS   (R10)(DI*1), Y7
+	VMOVUPS     (R8), Y8
 	VFMADD231PS Y4, Y8, Y0
 	VFMADD231PS Y5, Y8, Y1
 	VFMADD231PS Y6, Y8, Y2
 	VFMADD231PS Y7, Y8, Y3
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000010, R9
-	SUBQ        $0x00000008, R8
+	ADDQ        $0x00000020, R8
+	ADDQ        $0x00000010, R10
+	SUBQ        $0x00000008, R9
 
 end:
-	ADDQ        $0x00000008, R8
+	ADDQ        $0x00000008, R9
 	JEQ         store
-	MOVQ        R8, R10
-	SUBQ        $0x08, R10
-	LEAQ        (DI)(R10*4), DI
-	LEAQ        (R9)(R10*2), R9
-	LEAQ        lastLanes<>+0(SB), R10
-	VMOVUPS     (R10)(R8*4), Y4
-	VCVTPH2PS   (R9), Y5
+	MOVQ        R9, R11
+	SUBQ        $0x08, R11
+	LEAQ        (R8)(R11*4), R8
+	LEAQ        (R10)(R11*2), R10
+	LEAQ        lastLanes<>+0(SB), R11
+	VMOVUPS     (R11)(R9*4), Y4
+	VCVTPH2PS   (R10), Y5
 	VANDPS      Y4, Y5, Y5
-	VCVTPH2PS   (R9)(DX*1), Y6
+	VCVTPH2PS   (R10)(DX*1), Y6
 	VANDPS      Y4, Y6, Y6
-	VCVTPH2PS   (R9)(DX*2), Y7
+	VCVTPH2PS   (R10)(DX*2), Y7
 	VANDPS      Y4, Y7, Y7
-	VCVTPH2PS   (R9)(SI*1), Y8
+	VCVTPH2PS   (R10)(DI*1), Y8
 	VANDPS      Y4, Y8, Y8
-	VMOVUPS     (DI), Y9
+	VMOVUPS     (R8), Y9
 	VANDPS      Y4, Y9, Y9
 	VFMADD231PS Y5, Y9, Y0
 	VFMADD231PS Y6, Y9, Y1
@@ -862,8 +902,11 @@ end:
 	VFMADD231PS Y8, Y9, Y3
 
 store:
-	MOVQ         ldc+8(FP), DI
-	MOVQ         AX, DI
+	MOVQ         ldc+8(FP), R8
+	MOVQ         AX, R8
+	MOVQ         groups+56(FP), R9
+	SHLQ         $0x02, R9
+	LEAQ         (R9)(R9*2), R10
 	VEXTRACTF128 $0x01, Y0, X4
 	VADDPS       X0, X4, X4
 	VEXTRACTF128 $0x01, Y1, X0
@@ -881,9 +924,12 @@ store:
 	VSHUFPS      $0x44, X3, X1, X0
 	VSHUFPS      $0xee, X3, X1, X1
 	VADDPS       X1, X0, X0
-	VMOVUPS      X0, (DI)
-	ADDQ         $0x00000010, AX
-	LEAQ         (CX)(DX*4), CX
+	VMOVSS       X0, (R8)
+	VEXTRACTPS   $0x01, X0, (R8)(R9*1)
+	VEXTRACTPS   $0x02, X0, (R8)(R9*2)
+	VEXTRACTPS   $0x03, X0, (R8)(R10*1)
+	ADDQ         $0x04, AX
+	ADDQ         SI, CX
 	DECQ         BX
 	JNE          group
 	VZEROUPPER
@@ -892,17 +938,19 @@ store:
 // func tile2x4F16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, F16C, FMA3
 TEXT ·tile2x4F16AVX2(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), BX
-	MOVQ groups+56(FP), SI
-	LEAQ (BX)(BX*2), DI
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), BX
+	MOVQ  groups+56(FP), SI
+	MOVQ  BX, DI
+	IMULQ SI, BX
+	LEAQ  (BX)(BX*2), R8
 
 group:
-	MOVQ   a+16(FP), R8
-	MOVQ   k+48(FP), R9
-	MOVQ   CX, R10
+	MOVQ   a+16(FP), R9
+	MOVQ   k+48(FP), R10
+	MOVQ   CX, R11
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -911,88 +959,88 @@ group:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	SUBQ   $0x00000010, R9
+	SUBQ   $0x00000010, R10
 	JB     one
 
 loop:
-	VCVTPH2PS   (R10), Y8
-	VCVTPH2PS   (R10)(BX*1), Y9
-	VCVTPH2PS   (R10)(BX*2), Y10
-	VCVTPH2PS   (R10)(DI*1), Y11
-	VMOVUPS     (R8), Y12
+	VCVTPH2PS   (R11), Y8
+	VCVTPH2PS   (R11)(BX*1), Y9
+	VCVTPH2PS   (R11)(BX*2), Y10
+	VCVTPH2PS   (R11)(R8*1), Y11
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R8)(DX*1), Y12
+	VMOVUPS     (R9)(DX*1), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y9, Y12, Y5
 	VFMADD231PS Y10, Y12, Y6
 	VFMADD231PS Y11, Y12, Y7
-	VCVTPH2PS   16(R10), Y8
-	VCVTPH2PS   16(R10)(BX*1), Y9
-	VCVTPH2PS   16(R10)(BX*2), Y10
-	VCVTPH2PS   16(R10)(DI*1), Y11
-	VMOVUPS     32(R8), Y12
+	VCVTPH2PS   16(R11), Y8
+	VCVTPH2PS   16(R11)(BX*1), Y9
+	VCVTPH2PS   16(R11)(BX*2), Y10
+	VCVTPH2PS   16(R11)(R8*1), Y11
+	VMOVUPS     32(R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     32(R8)(DX*1), Y12
+	VMOVUPS     32(R9)(DX*1), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y9, Y12, Y5
 	VFMADD231PS Y10, Y12, Y6
 	VFMADD231PS Y11, Y12, Y7
-	ADDQ        $0x00000040, R8
-	ADDQ        $0x00000020, R10
-	SUBQ        $0x00000010, R9
+	ADDQ        $0x00000040, R9
+	ADDQ        $0x00000020, R11
+	SUBQ        $0x00000010, R10
 	JAE         loop
 
 one:
-	ADDQ        $0x00000008, R9
+	ADDQ        $0x00000008, R10
 	JLT         end
-	VCVTPH2PS   (R10), Y8
-	VCVTPH2PS   (R10)(BX*1), Y9
-	VCVTPH2PS   (R10)(BX*2), Y10
-	VCVTPH2PS   (R10)(DI*1), Y11
-	VMOVUPS     (R8), Y12
+	VCVTPH2PS   (R11), Y8
+	VCVTPH2PS   (R11)(BX*1), Y9
+	VCVTPH2PS   (R11)(BX*2), Y10
+	VCVTPH2PS   (R11)(R8*1), Y11
+	VMOVUPS     (R9), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VFMADD231PS Y9, Y12, Y1
 	VFMADD231PS Y10, Y12, Y2
 	VFMADD231PS Y11, Y12, Y3
-	VMOVUPS     (R8)(DX*1), Y12
+	VMOVUPS     (R9)(DX*1), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y9, Y12, Y5
 	VFMADD231PS Y10, Y12, Y6
 	VFMADD231PS Y11, Y12, Y7
-	ADDQ        $0x00000020, R8
-	ADDQ        $0x00000010, R10
-	SUBQ        $0x00000008, R9
+	ADDQ        $0x00000020, R9
+	ADDQ        $0x00000010, R11
+	SUBQ        $0x00000008, R10
 
 end:
-	ADDQ        $0x00000008, R9
+	ADDQ        $0x00000008, R10
 	JEQ         store
-	MOVQ        R9, R11
-	SUBQ        $0x08, R11
-	LEAQ        (R8)(R11*4), R8
-	LEAQ        (R10)(R11*2), R10
-	LEAQ        lastLanes<>+0(SB), R11
-	VMOVUPS     (R11)(R9*4), Y8
-	VCVTPH2PS   (R10), Y9
+	MOVQ        R10, R12
+	SUBQ        $0x08, R12
+	LEAQ        (R9)(R12*4), R9
+	LEAQ        (R11)(R12*2), R11
+	LEAQ        lastLanes<>+0(SB), R12
+	VMOVUPS     (R12)(R10*4), Y8
+	VCVTPH2PS   (R11), Y9
 	VANDPS      Y8, Y9, Y9
-	VCVTPH2PS   (R10)(BX*1), Y10
+	VCVTPH2PS   (R11)(BX*1), Y10
 	VANDPS      Y8, Y10, Y10
-	VCVTPH2PS   (R10)(BX*2), Y11
+	VCVTPH2PS   (R11)(BX*2), Y11
 	VANDPS      Y8, Y11, Y11
-	VCVTPH2PS   (R10)(DI*1), Y12
+	VCVTPH2PS   (R11)(R8*1), Y12
 	VANDPS      Y8, Y12, Y12
-	VMOVUPS     (R8), Y13
+	VMOVUPS     (R9), Y13
 	VANDPS      Y8, Y13, Y13
 	VFMADD231PS Y9, Y13, Y0
 	VFMADD231PS Y10, Y13, Y1
 	VFMADD231PS Y11, Y13, Y2
 	VFMADD231PS Y12, Y13, Y3
-	VMOVUPS     (R8)(DX*1), Y13
+	VMOVUPS     (R9)(DX*1), Y13
 	VANDPS      Y8, Y13, Y13
 	VFMADD231PS Y9, Y13, Y4
 	VFMADD231PS Y10, Y13, Y5
@@ -1000,8 +1048,11 @@ end:
 	VFMADD231PS Y12, Y13, Y7
 
 store:
-	MOVQ         ldc+8(FP), R8
-	MOVQ         AX, R9
+	MOVQ         ldc+8(FP), R9
+	MOVQ         AX, R10
+	MOVQ         groups+56(FP), R11
+	SHLQ         $0x02, R11
+	LEAQ         (R11)(R11*2), R12
 	VEXTRACTF128 $0x01, Y0, X8
 	VADDPS       X0, X8, X8
 	VEXTRACTF128 $0x01, Y1, X0
@@ -1019,8 +1070,11 @@ store:
 	VSHUFPS      $0x44, X3, X1, X0
 	VSHUFPS      $0xee, X3, X1, X1
 	VADDPS       X1, X0, X0
-	VMOVUPS      X0, (R9)
-	ADDQ         R8, R9
+	VMOVSS       X0, (R10)
+	VEXTRACTPS   $0x01, X0, (R10)(R11*1)
+	VEXTRACTPS   $0x02, X0, (R10)(R11*2)
+	VEXTRACTPS   $0x03, X0, (R10)(R12*1)
+	ADDQ         R9, R10
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
 	VEXTRACTF128 $0x01, Y5, X1
@@ -1038,9 +1092,12 @@ store:
 	VSHUFPS      $0x44, X3, X2, X0
 	VSHUFPS      $0xee, X3, X2, X2
 	VADDPS       X2, X0, X0
-	VMOVUPS      X0, (R9)
-	ADDQ         $0x00000010, AX
-	LEAQ         (CX)(BX*4), CX
+	VMOVSS       X0, (R10)
+	VEXTRACTPS   $0x01, X0, (R10)(R11*1)
+	VEXTRACTPS   $0x02, X0, (R10)(R11*2)
+	VEXTRACTPS   $0x03, X0, (R10)(R12*1)
+	ADDQ         $0x04, AX
+	ADDQ         DI, CX
 	DECQ         SI
 	JNE          group
 	VZEROUPPER
@@ -1110,7 +1167,7 @@ store:
 	VPERMILPS    $0xb1, X1, X0
 	VADDPS       X0, X1, X1
 	VMOVSS       X1, (SI)
-	ADDQ         $0x00000004, AX
+	ADDQ         $0x04, AX
 	ADDQ         DX, CX
 	DECQ         BX
 	JNE          group
@@ -1921,83 +1978,88 @@ GLOBL const_gelu3<>(SB), RODATA|NOPTR, $4
 // func tile1x4F32AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, AVX512F, AVX512VL, BMI2
 TEXT ·tile1x4F32AVX512(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), DX
-	MOVQ groups+56(FP), BX
-	LEAQ (DX)(DX*2), SI
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), DX
+	MOVQ  groups+56(FP), BX
+	MOVQ  DX, SI
+	IMULQ BX, DX
+	LEAQ  (DX)(DX*2), DI
 
 group:
-	MOVQ   a+16(FP), DI
-	MOVQ   k+48(FP), R8
-	MOVQ   CX, R9
+	MOVQ   a+16(FP), R8
+	MOVQ   k+48(FP), R9
+	MOVQ   CX, R10
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	SUBQ   $0x00000020, R8
+	SUBQ   $0x00000020, R9
 	JB     one
 
 loop:
-	VMOVUPS     (R9), Z4
-	VMOVUPS     (R9)(DX*1), Z5
-	VMOVUPS     (R9)(DX*2), Z6
-	VMOVUPS     (R9)(SI*1), Z7
-	VMOVUPS     (DI), Z8
+	VMOVUPS     (R10), Z4
+	VMOVUPS     (R10)(DX*1), Z5
+	VMOVUPS     (R10)(DX*2), Z6
+	VMOVUPS     (R10)(DI*1), Z7
+	VMOVUPS     (R8), Z8
 	VFMADD231PS Z4, Z8, Z0
 	VFMADD231PS Z5, Z8, Z1
 	VFMADD231PS Z6, Z8, Z2
 	VFMADD231PS Z7, Z8, Z3
-	VMOVUPS     64(R9), Z4
-	VMOVUPS     64(R9)(DX*1), Z5
-	VMOVUPS     64(R9)(DX*2), Z6
-	VMOVUPS     64(R9)(SI*1), Z7
-	VMOVUPS     64(DI), Z8
+	VMOVUPS     64(R10), Z4
+	VMOVUPS     64(R10)(DX*1), Z5
+	VMOVUPS     64(R10)(DX*2), Z6
+	VMOVUPS     64(R10)(DI*1), Z7
+	VMOVUPS     64(R8), Z8
 	VFMADD231PS Z4, Z8, Z0
 	VFMADD231PS Z5, Z8, Z1
 	VFMADD231PS Z6, Z8, Z2
 	VFMADD231PS Z7, Z8, Z3
-	ADDQ        $0x00000080, DI
-	ADDQ        $0x00000080, R9
-	SUBQ        $0x00000020, R8
+	ADDQ        $0x00000080, R8
+	ADDQ        $0x00000080, R10
+	SUBQ        $0x00000020, R9
 	JAE         loop
 
 one:
-	ADDQ        $0x00000010, R8
+	ADDQ        $0x00000010, R9
 	JLT         end
-	VMOVUPS     (R9), Z4
-	VMOVUPS     (R9)(DX*1), Z5
-	VMOVUPS     (R9)(DX*2), Z6
-	VMOVUPS     (R9)(SI*1), Z7
-	VMOVUPS     (DI), Z8
+	VMOVUPS     (R10), Z4
+	VMOVUPS     (R10)(DX*1), Z5
+	VMOVUPS     (R10)(DX*2), Z6
+	VMOVUPS     (R10)(DI*1), Z7
+	VMOVUPS     (R8), Z8
 	VFMADD231PS Z4, Z8, Z0
 	VFMADD231PS Z5, Z8, Z1
 	VFMADD231PS Z6, Z8, Z2
 	VFMADD231PS Z7, Z8, Z3
-	ADDQ        $0x00000040, DI
-	ADDQ        $0x00000040, R9
-	SUBQ        $0x00000010, R8
+	ADDQ        $0x00000040, R8
+	ADDQ        $0x00000040, R10
+	SUBQ        $0x00000010, R9
 
 end:
-	ADDQ        $0x00000010, R8
+	ADDQ        $0x00000010, R9
 	JEQ         store
-	MOVL        $0xffffffff, R10
-	BZHIL       R8, R10, R10
-	KMOVW       R10, K1
-	VMOVUPS.Z   (R9), K1, Z4
-	VMOVUPS.Z   (R9)(DX*1), K1, Z5
-	VMOVUPS.Z   (R9)(DX*2), K1, Z6
-	VMOVUPS.Z   (R9)(SI*1), K1, Z7
-	VMOVUPS.Z   (DI), K1, Z8
+	MOVL        $0xffffffff, R11
+	BZHIL       R9, R11, R11
+	KMOVW       R11, K1
+	VMOVUPS.Z   (R10), K1, Z4
+	VMOVUPS.Z   (R10)(DX*1), K1, Z5
+	VMOVUPS.Z   (R10)(DX*2), K1, Z6
+	VMOVUPS.Z   (R10)(DI*1), K1, Z7
+	VMOVUPS.Z   (R8), K1, Z8
 	VFMADD231PS Z4, Z8, Z0
 	VFMADD231PS Z5, Z8, Z1
 	VFMADD231PS Z6, Z8, Z2
 	VFMADD231PS Z7, Z8, Z3
 
 store:
-	MOVQ          ldc+8(FP), DI
-	MOVQ          AX, DI
+	MOVQ          ldc+8(FP), R8
+	MOVQ          AX, R8
+	MOVQ          groups+56(FP), R9
+	SHLQ          $0x02, R9
+	LEAQ          (R9)(R9*2), R10
 	VEXTRACTF64X4 $0x01, Z0, Y5
 	VADDPS        Y0, Y5, Y5
 	VEXTRACTF32X4 $0x01, Y5, X4
@@ -2023,9 +2085,12 @@ store:
 	VSHUFPS       $0x44, X7, X6, X4
 	VSHUFPS       $0xee, X7, X6, X6
 	VADDPS        X6, X4, X4
-	VMOVUPS       X4, (DI)
-	ADDQ          $0x00000010, AX
-	LEAQ          (CX)(DX*4), CX
+	VMOVSS        X4, (R8)
+	VEXTRACTPS    $0x01, X4, (R8)(R9*1)
+	VEXTRACTPS    $0x02, X4, (R8)(R9*2)
+	VEXTRACTPS    $0x03, X4, (R8)(R10*1)
+	ADDQ          $0x04, AX
+	ADDQ          SI, CX
 	DECQ          BX
 	JNE           group
 	VZEROUPPER
@@ -2034,17 +2099,19 @@ store:
 // func tile2x4F32AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, AVX512F, AVX512VL, BMI2
 TEXT ·tile2x4F32AVX512(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), BX
-	MOVQ groups+56(FP), SI
-	LEAQ (BX)(BX*2), DI
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), BX
+	MOVQ  groups+56(FP), SI
+	MOVQ  BX, DI
+	IMULQ SI, BX
+	LEAQ  (BX)(BX*2), R8
 
 group:
-	MOVQ   a+16(FP), R8
-	MOVQ   k+48(FP), R9
-	MOVQ   CX, R10
+	MOVQ   a+16(FP), R9
+	MOVQ   k+48(FP), R10
+	MOVQ   CX, R11
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -2053,88 +2120,91 @@ group:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
-	SUBQ   $0x00000020, R9
+	SUBQ   $0x00000020, R10
 	JB     one
 
 loop:
-	VMOVUPS     (R10), Z8
-	VMOVUPS     (R10)(BX*1), Z9
-	VMOVUPS     (R10)(BX*2), Z10
-	VMOVUPS     (R10)(DI*1), Z11
-	VMOVUPS     (R8), Z12
+	VMOVUPS     (R11), Z8
+	VMOVUPS     (R11)(BX*1), Z9
+	VMOVUPS     (R11)(BX*2), Z10
+	VMOVUPS     (R11)(R8*1), Z11
+	VMOVUPS     (R9), Z12
 	VFMADD231PS Z8, Z12, Z0
 	VFMADD231PS Z9, Z12, Z1
 	VFMADD231PS Z10, Z12, Z2
 	VFMADD231PS Z11, Z12, Z3
-	VMOVUPS     (R8)(DX*1), Z12
+	VMOVUPS     (R9)(DX*1), Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
 	VFMADD231PS Z10, Z12, Z6
 	VFMADD231PS Z11, Z12, Z7
-	VMOVUPS     64(R10), Z8
-	VMOVUPS     64(R10)(BX*1), Z9
-	VMOVUPS     64(R10)(BX*2), Z10
-	VMOVUPS     64(R10)(DI*1), Z11
-	VMOVUPS     64(R8), Z12
+	VMOVUPS     64(R11), Z8
+	VMOVUPS     64(R11)(BX*1), Z9
+	VMOVUPS     64(R11)(BX*2), Z10
+	VMOVUPS     64(R11)(R8*1), Z11
+	VMOVUPS     64(R9), Z12
 	VFMADD231PS Z8, Z12, Z0
 	VFMADD231PS Z9, Z12, Z1
 	VFMADD231PS Z10, Z12, Z2
 	VFMADD231PS Z11, Z12, Z3
-	VMOVUPS     64(R8)(DX*1), Z12
+	VMOVUPS     64(R9)(DX*1), Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
 	VFMADD231PS Z10, Z12, Z6
 	VFMADD231PS Z11, Z12, Z7
-	ADDQ        $0x00000080, R8
-	ADDQ        $0x00000080, R10
-	SUBQ        $0x00000020, R9
+	ADDQ        $0x00000080, R9
+	ADDQ        $0x00000080, R11
+	SUBQ        $0x00000020, R10
 	JAE         loop
 
 one:
-	ADDQ        $0x00000010, R9
+	ADDQ        $0x00000010, R10
 	JLT         end
-	VMOVUPS     (R10), Z8
-	VMOVUPS     (R10)(BX*1), Z9
-	VMOVUPS     (R10)(BX*2), Z10
-	VMOVUPS     (R10)(DI*1), Z11
-	VMOVUPS     (R8), Z12
+	VMOVUPS     (R11), Z8
+	VMOVUPS     (R11)(BX*1), Z9
+	VMOVUPS     (R11)(BX*2), Z10
+	VMOVUPS     (R11)(R8*1), Z11
+	VMOVUPS     (R9), Z12
 	VFMADD231PS Z8, Z12, Z0
 	VFMADD231PS Z9, Z12, Z1
 	VFMADD231PS Z10, Z12, Z2
 	VFMADD231PS Z11, Z12, Z3
-	VMOVUPS     (R8)(DX*1), Z12
+	VMOVUPS     (R9)(DX*1), Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
 	VFMADD231PS Z10, Z12, Z6
 	VFMADD231PS Z11, Z12, Z7
-	ADDQ        $0x00000040, R8
-	ADDQ        $0x00000040, R10
-	SUBQ        $0x00000010, R9
+	ADDQ        $0x00000040, R9
+	ADDQ        $0x00000040, R11
+	SUBQ        $0x00000010, R10
 
 end:
-	ADDQ        $0x00000010, R9
+	ADDQ        $0x00000010, R10
 	JEQ         store
-	MOVL        $0xffffffff, R11
-	BZHIL       R9, R11, R11
-	KMOVW       R11, K1
-	VMOVUPS.Z   (R10), K1, Z8
-	VMOVUPS.Z   (R10)(BX*1), K1, Z9
-	VMOVUPS.Z   (R10)(BX*2), K1, Z10
-	VMOVUPS.Z   (R10)(DI*1), K1, Z11
-	VMOVUPS.Z   (R8), K1, Z12
+	MOVL        $0xffffffff, R12
+	BZHIL       R10, R12, R12
+	KMOVW       R12, K1
+	VMOVUPS.Z   (R11), K1, Z8
+	VMOVUPS.Z   (R11)(BX*1), K1, Z9
+	VMOVUPS.Z   (R11)(BX*2), K1, Z10
+	VMOVUPS.Z   (R11)(R8*1), K1, Z11
+	VMOVUPS.Z   (R9), K1, Z12
 	VFMADD231PS Z8, Z12, Z0
 	VFMADD231PS Z9, Z12, Z1
 	VFMADD231PS Z10, Z12, Z2
 	VFMADD231PS Z11, Z12, Z3
-	VMOVUPS.Z   (R8)(DX*1), K1, Z12
+	VMOVUPS.Z   (R9)(DX*1), K1, Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
 	VFMADD231PS Z10, Z12, Z6
 	VFMADD231PS Z11, Z12, Z7
 
 store:
-	MOVQ          ldc+8(FP), R8
-	MOVQ          AX, R9
+	MOVQ          ldc+8(FP), R9
+	MOVQ          AX, R10
+	MOVQ          groups+56(FP), R11
+	SHLQ          $0x02, R11
+	LEAQ          (R11)(R11*2), R12
 	VEXTRACTF64X4 $0x01, Z0, Y9
 	VADDPS        Y0, Y9, Y9
 	VEXTRACTF32X4 $0x01, Y9, X8
@@ -2160,8 +2230,11 @@ store:
 	VSHUFPS       $0x44, X11, X10, X8
 	VSHUFPS       $0xee, X11, X10, X10
 	VADDPS        X10, X8, X8
-	VMOVUPS       X8, (R9)
-	ADDQ          R8, R9
+	VMOVSS        X8, (R10)
+	VEXTRACTPS    $0x01, X8, (R10)(R11*1)
+	VEXTRACTPS    $0x02, X8, (R10)(R11*2)
+	VEXTRACTPS    $0x03, X8, (R10)(R12*1)
+	ADDQ          R9, R10
 	VEXTRACTF64X4 $0x01, Z4, Y9
 	VADDPS        Y4, Y9, Y9
 	VEXTRACTF32X4 $0x01, Y9, X8
@@ -2187,9 +2260,12 @@ store:
 	VSHUFPS       $0x44, X11, X10, X8
 	VSHUFPS       $0xee, X11, X10, X10
 	VADDPS        X10, X8, X8
-	VMOVUPS       X8, (R9)
-	ADDQ          $0x00000010, AX
-	LEAQ          (CX)(BX*4), CX
+	VMOVSS        X8, (R10)
+	VEXTRACTPS    $0x01, X8, (R10)(R11*1)
+	VEXTRACTPS    $0x02, X8, (R10)(R11*2)
+	VEXTRACTPS    $0x03, X8, (R10)(R12*1)
+	ADDQ          $0x04, AX
+	ADDQ          DI, CX
 	DECQ          SI
 	JNE           group
 	VZEROUPPER
@@ -2198,18 +2274,20 @@ store:
 // func tile4x4F32AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, AVX512F, AVX512VL, BMI2
 TEXT ·tile4x4F32AVX512(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), BX
-	MOVQ groups+56(FP), SI
-	LEAQ (DX)(DX*2), DI
-	LEAQ (BX)(BX*2), R8
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), BX
+	MOVQ  groups+56(FP), SI
+	MOVQ  BX, DI
+	IMULQ SI, BX
+	LEAQ  (DX)(DX*2), R8
+	LEAQ  (BX)(BX*2), R9
 
 group:
-	MOVQ   a+16(FP), R9
-	MOVQ   k+48(FP), R10
-	MOVQ   CX, R11
+	MOVQ   a+16(FP), R10
+	MOVQ   k+48(FP), R11
+	MOVQ   CX, R12
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -2226,128 +2304,131 @@ group:
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
-	SUBQ   $0x00000020, R10
+	SUBQ   $0x00000020, R11
 	JB     one
 
 loop:
-	VMOVUPS     (R11), Z16
-	VMOVUPS     (R11)(BX*1), Z17
-	VMOVUPS     (R11)(BX*2), Z18
-	VMOVUPS     (R11)(R8*1), Z19
-	VMOVUPS     (R9), Z20
+	VMOVUPS     (R12), Z16
+	VMOVUPS     (R12)(BX*1), Z17
+	VMOVUPS     (R12)(BX*2), Z18
+	VMOVUPS     (R12)(R9*1), Z19
+	VMOVUPS     (R10), Z20
 	VFMADD231PS Z16, Z20, Z0
 	VFMADD231PS Z17, Z20, Z1
 	VFMADD231PS Z18, Z20, Z2
 	VFMADD231PS Z19, Z20, Z3
-	VMOVUPS     (R9)(DX*1), Z20
+	VMOVUPS     (R10)(DX*1), Z20
 	VFMADD231PS Z16, Z20, Z4
 	VFMADD231PS Z17, Z20, Z5
 	VFMADD231PS Z18, Z20, Z6
 	VFMADD231PS Z19, Z20, Z7
-	VMOVUPS     (R9)(DX*2), Z20
+	VMOVUPS     (R10)(DX*2), Z20
 	VFMADD231PS Z16, Z20, Z8
 	VFMADD231PS Z17, Z20, Z9
 	VFMADD231PS Z18, Z20, Z10
 	VFMADD231PS Z19, Z20, Z11
-	VMOVUPS     (R9)(DI*1), Z20
+	VMOVUPS     (R10)(R8*1), Z20
 	VFMADD231PS Z16, Z20, Z12
 	VFMADD231PS Z17, Z20, Z13
 	VFMADD231PS Z18, Z20, Z14
 	VFMADD231PS Z19, Z20, Z15
-	VMOVUPS     64(R11), Z16
-	VMOVUPS     64(R11)(BX*1), Z17
-	VMOVUPS     64(R11)(BX*2), Z18
-	VMOVUPS     64(R11)(R8*1), Z19
-	VMOVUPS     64(R9), Z20
+	VMOVUPS     64(R12), Z16
+	VMOVUPS     64(R12)(BX*1), Z17
+	VMOVUPS     64(R12)(BX*2), Z18
+	VMOVUPS     64(R12)(R9*1), Z19
+	VMOVUPS     64(R10), Z20
 	VFMADD231PS Z16, Z20, Z0
 	VFMADD231PS Z17, Z20, Z1
 	VFMADD231PS Z18, Z20, Z2
 	VFMADD231PS Z19, Z20, Z3
-	VMOVUPS     64(R9)(DX*1), Z20
+	VMOVUPS     64(R10)(DX*1), Z20
 	VFMADD231PS Z16, Z20, Z4
 	VFMADD231PS Z17, Z20, Z5
 	VFMADD231PS Z18, Z20, Z6
 	VFMADD231PS Z19, Z20, Z7
-	VMOVUPS     64(R9)(DX*2), Z20
+	VMOVUPS     64(R10)(DX*2), Z20
 	VFMADD231PS Z16, Z20, Z8
 	VFMADD231PS Z17, Z20, Z9
 	VFMADD231PS Z18, Z20, Z10
 	VFMADD231PS Z19, Z20, Z11
-	VMOVUPS     64(R9)(DI*1), Z20
+	VMOVUPS     64(R10)(R8*1), Z20
 	VFMADD231PS Z16, Z20, Z12
 	VFMADD231PS Z17, Z20, Z13
 	VFMADD231PS Z18, Z20, Z14
 	VFMADD231PS Z19, Z20, Z15
-	ADDQ        $0x00000080, R9
-	ADDQ        $0x00000080, R11
-	SUBQ        $0x00000020, R10
+	ADDQ        $0x00000080, R10
+	ADDQ        $0x00000080, R12
+	SUBQ        $0x00000020, R11
 	JAE         loop
 
 one:
-	ADDQ        $0x00000010, R10
+	ADDQ        $0x00000010, R11
 	JLT         end
-	VMOVUPS     (R11), Z16
-	VMOVUPS     (R11)(BX*1), Z17
-	VMOVUPS     (R11)(BX*2), Z18
-	VMOVUPS     (R11)(R8*1), Z19
-	VMOVUPS     (R9), Z20
+	VMOVUPS     (R12), Z16
+	VMOVUPS     (R12)(BX*1), Z17
+	VMOVUPS     (R12)(BX*2), Z18
+	VMOVUPS     (R12)(R9*1), Z19
+	VMOVUPS     (R10), Z20
 	VFMADD231PS Z16, Z20, Z0
 	VFMADD231PS Z17, Z20, Z1
 	VFMADD231PS Z18, Z20, Z2
 	VFMADD231PS Z19, Z20, Z3
-	VMOVUPS     (R9)(DX*1), Z20
+	VMOVUPS     (R10)(DX*1), Z20
 	VFMADD231PS Z16, Z20, Z4
 	VFMADD231PS Z17, Z20, Z5
 	VFMADD231PS Z18, Z20, Z6
 	VFMADD231PS Z19, Z20, Z7
-	VMOVUPS     (R9)(DX*2), Z20
+	VMOVUPS     (R10)(DX*2), Z20
 	VFMADD231PS Z16, Z20, Z8
 	VFMADD231PS Z17, Z20, Z9
 	VFMADD231PS Z18, Z20, Z10
 	VFMADD231PS Z19, Z20, Z11
-	VMOVUPS     (R9)(DI*1), Z20
+	VMOVUPS     (R10)(R8*1), Z20
 	VFMADD231PS Z16, Z20, Z12
 	VFMADD231PS Z17, Z20, Z13
 	VFMADD231PS Z18, Z20, Z14
 	VFMADD231PS Z19, Z20, Z15
-	ADDQ        $0x00000040, R9
-	ADDQ        $0x00000040, R11
-	SUBQ        $0x00000010, R10
+	ADDQ        $0x00000040, R10
+	ADDQ        $0x00000040, R12
+	SUBQ        $0x00000010, R11
 
 end:
-	ADDQ        $0x00000010, R10
+	ADDQ        $0x00000010, R11
 	JEQ         store
-	MOVL        $0xffffffff, R12
-	BZHIL       R10, R12, R12
-	KMOVW       R12, K1
-	VMOVUPS.Z   (R11), K1, Z16
-	VMOVUPS.Z   (R11)(BX*1), K1, Z17
-	VMOVUPS.Z   (R11)(BX*2), K1, Z18
-	VMOVUPS.Z   (R11)(R8*1), K1, Z19
-	VMOVUPS.Z   (R9), K1, Z20
+	MOVL        $0xffffffff, R13
+	BZHIL       R11, R13, R13
+	KMOVW       R13, K1
+	VMOVUPS.Z   (R12), K1, Z16
+	VMOVUPS.Z   (R12)(BX*1), K1, Z17
+	VMOVUPS.Z   (R12)(BX*2), K1, Z18
+	VMOVUPS.Z   (R12)(R9*1), K1, Z19
+	VMOVUPS.Z   (R10), K1, Z20
 	VFMADD231PS Z16, Z20, Z0
 	VFMADD231PS Z17, Z20, Z1
 	VFMADD231PS Z18, Z20, Z2
 	VFMADD231PS Z19, Z20, Z3
-	VMOVUPS.Z   (R9)(DX*1), K1, Z20
+	VMOVUPS.Z   (R10)(DX*1), K1, Z20
 	VFMADD231PS Z16, Z20, Z4
 	VFMADD231PS Z17, Z20, Z5
 	VFMADD231PS Z18, Z20, Z6
 	VFMADD231PS Z19, Z20, Z7
-	VMOVUPS.Z   (R9)(DX*2), K1, Z20
+	VMOVUPS.Z   (R10)(DX*2), K1, Z20
 	VFMADD231PS Z16, Z20, Z8
 	VFMADD231PS Z17, Z20, Z9
 	VFMADD231PS Z18, Z20, Z10
 	VFMADD231PS Z19, Z20, Z11
-	VMOVUPS.Z   (R9)(DI*1), K1, Z20
+	VMOVUPS.Z   (R10)(R8*1), K1, Z20
 	VFMADD231PS Z16, Z20, Z12
 	VFMADD231PS Z17, Z20, Z13
 	VFMADD231PS Z18, Z20, Z14
 	VFMADD231PS Z19, Z20, Z15
 
 store:
-	MOVQ          ldc+8(FP), R9
-	MOVQ          AX, R10
+	MOVQ          ldc+8(FP), R10
+	MOVQ          AX, R11
+	MOVQ          groups+56(FP), R12
+	SHLQ          $0x02, R12
+	LEAQ          (R12)(R12*2), R13
 	VEXTRACTF64X4 $0x01, Z0, Y17
 	VADDPS        Y0, Y17, Y17
 	VEXTRACTF32X4 $0x01, Y17, X16
@@ -2373,8 +2454,11 @@ store:
 	VSHUFPS       $0x44, X19, X18, X16
 	VSHUFPS       $0xee, X19, X18, X18
 	VADDPS        X18, X16, X16
-	VMOVUPS       X16, (R10)
-	ADDQ          R9, R10
+	VMOVSS        X16, (R11)
+	VEXTRACTPS    $0x01, X16, (R11)(R12*1)
+	VEXTRACTPS    $0x02, X16, (R11)(R12*2)
+	VEXTRACTPS    $0x03, X16, (R11)(R13*1)
+	ADDQ          R10, R11
 	VEXTRACTF64X4 $0x01, Z4, Y17
 	VADDPS        Y4, Y17, Y17
 	VEXTRACTF32X4 $0x01, Y17, X16
@@ -2400,8 +2484,11 @@ store:
 	VSHUFPS       $0x44, X19, X18, X16
 	VSHUFPS       $0xee, X19, X18, X18
 	VADDPS        X18, X16, X16
-	VMOVUPS       X16, (R10)
-	ADDQ          R9, R10
+	VMOVSS        X16, (R11)
+	VEXTRACTPS    $0x01, X16, (R11)(R12*1)
+	VEXTRACTPS    $0x02, X16, (R11)(R12*2)
+	VEXTRACTPS    $0x03, X16, (R11)(R13*1)
+	ADDQ          R10, R11
 	VEXTRACTF64X4 $0x01, Z8, Y17
 	VADDPS        Y8, Y17, Y17
 	VEXTRACTF32X4 $0x01, Y17, X16
@@ -2427,8 +2514,11 @@ store:
 	VSHUFPS       $0x44, X19, X18, X16
 	VSHUFPS       $0xee, X19, X18, X18
 	VADDPS        X18, X16, X16
-	VMOVUPS       X16, (R10)
-	ADDQ          R9, R10
+	VMOVSS        X16, (R11)
+	VEXTRACTPS    $0x01, X16, (R11)(R12*1)
+	VEXTRACTPS    $0x02, X16, (R11)(R12*2)
+	VEXTRACTPS    $0x03, X16, (R11)(R13*1)
+	ADDQ          R10, R11
 	VEXTRACTF64X4 $0x01, Z12, Y17
 	VADDPS        Y12, Y17, Y17
 	VEXTRACTF32X4 $0x01, Y17, X16
@@ -2454,9 +2544,12 @@ store:
 	VSHUFPS       $0x44, X19, X18, X16
 	VSHUFPS       $0xee, X19, X18, X18
 	VADDPS        X18, X16, X16
-	VMOVUPS       X16, (R10)
-	ADDQ          $0x00000010, AX
-	LEAQ          (CX)(BX*4), CX
+	VMOVSS        X16, (R11)
+	VEXTRACTPS    $0x01, X16, (R11)(R12*1)
+	VEXTRACTPS    $0x02, X16, (R11)(R12*2)
+	VEXTRACTPS    $0x03, X16, (R11)(R13*1)
+	ADDQ          $0x04, AX
+	ADDQ          DI, CX
 	DECQ          SI
 	JNE           group
 	VZEROUPPER
@@ -2523,7 +2616,7 @@ store:
 	VPERMILPS     $0xb1, X1, X2
 	VADDPS        X2, X1, X1
 	VMOVSS        X1, (SI)
-	ADDQ          $0x00000004, AX
+	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
 	JNE           group
@@ -2533,99 +2626,104 @@ store:
 // func tile1x4BF16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, AVX512F, AVX512VL, BMI2
 TEXT ·tile1x4BF16AVX512(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), DX
-	MOVQ groups+56(FP), BX
-	LEAQ (DX)(DX*2), SI
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), DX
+	MOVQ  groups+56(FP), BX
+	MOVQ  DX, SI
+	IMULQ BX, DX
+	LEAQ  (DX)(DX*2), DI
 
 group:
-	MOVQ   a+16(FP), DI
-	MOVQ   k+48(FP), R8
-	MOVQ   CX, R9
+	MOVQ   a+16(FP), R8
+	MOVQ   k+48(FP), R9
+	MOVQ   CX, R10
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	SUBQ   $0x00000020, R8
+	SUBQ   $0x00000020, R9
 	JB     one
 
 loop:
-	VPMOVZXWD   (R9), Z4
+	VPMOVZXWD   (R10), Z4
 	VPSLLD      $0x10, Z4, Z4
-	VPMOVZXWD   (R9)(DX*1), Z5
+	VPMOVZXWD   (R10)(DX*1), Z5
 	VPSLLD      $0x10, Z5, Z5
-	VPMOVZXWD   (R9)(DX*2), Z6
+	VPMOVZXWD   (R10)(DX*2), Z6
 	VPSLLD      $0x10, Z6, Z6
-	VPMOVZXWD   (R9)(SI*1), Z7
+	VPMOVZXWD   (R10)(DI*1), Z7
 	VPSLLD      $0x10, Z7, Z7
-	VMOVUPS     (DI), Z8
+	VMOVUPS     (R8), Z8
 	VFMADD231PS Z4, Z8, Z0
 	VFMADD231PS Z5, Z8, Z1
 	VFMADD231PS Z6, Z8, Z2
 	VFMADD231PS Z7, Z8, Z3
-	VPMOVZXWD   32(R9), Z4
+	VPMOVZXWD   32(R10), Z4
 	VPSLLD      $0x10, Z4, Z4
-	VPMOVZXWD   32(R9)(DX*1), Z5
+	VPMOVZXWD   32(R10)(DX*1), Z5
 	VPSLLD      $0x10, Z5, Z5
-	VPMOVZXWD   32(R9)(DX*2), Z6
+	VPMOVZXWD   32(R10)(DX*2), Z6
 	VPSLLD      $0x10, Z6, Z6
-	VPMOVZXWD   32(R9)(SI*1), Z7
+	VPMOVZXWD   32(R10)(DI*1), Z7
 	VPSLLD      $0x10, Z7, Z7
-	VMOVUPS     64(DI), Z8
+	VMOVUPS     64(R8), Z8
 	VFMADD231PS Z4, Z8, Z0
 	VFMADD231PS Z5, Z8, Z1
 	VFMADD231PS Z6, Z8, Z2
 	VFMADD231PS Z7, Z8, Z3
-	ADDQ        $0x00000080, DI
-	ADDQ        $0x00000040, R9
-	SUBQ        $0x00000020, R8
+	ADDQ        $0x00000080, R8
+	ADDQ        $0x00000040, R10
+	SUBQ        $0x00000020, R9
 	JAE         loop
 
 one:
-	ADDQ        $0x00000010, R8
+	ADDQ        $0x00000010, R9
 	JLT         end
-	VPMOVZXWD   (R9), Z4
+	VPMOVZXWD   (R10), Z4
 	VPSLLD      $0x10, Z4, Z4
-	VPMOVZXWD   (R9)(DX*1), Z5
+	VPMOVZXWD   (R10)(DX*1), Z5
 	VPSLLD      $0x10, Z5, Z5
-	VPMOVZXWD   (R9)(DX*2), Z6
+	VPMOVZXWD   (R10)(DX*2), Z6
 	VPSLLD      $0x10, Z6, Z6
-	VPMOVZXWD   (R9)(SI*1), Z7
+	VPMOVZXWD   (R10)(DI*1), Z7
 	VPSLLD      $0x10, Z7, Z7
-	VMOVUPS     (DI), Z8
+	VMOVUPS     (R8), Z8
 	VFMADD231PS Z4, Z8, Z0
 	VFMADD231PS Z5, Z8, Z1
 	VFMADD231PS Z6, Z8, Z2
 	VFMADD231PS Z7, Z8, Z3
-	ADDQ        $0x00000040, DI
-	ADDQ        $0x00000020, R9
-	SUBQ        $0x00000010, R8
+	ADDQ        $0x00000040, R8
+	ADDQ        $0x00000020, R10
+	SUBQ        $0x00000010, R9
 
 end:
-	ADDQ        $0x00000010, R8
+	ADDQ        $0x00000010, R9
 	JEQ         store
-	MOVL        $0xffffffff, R10
-	BZHIL       R8, R10, R10
-	KMOVW       R10, K1
-	VPMOVZXWD.Z (R9), K1, Z4
+	MOVL        $0xffffffff, R11
+	BZHIL       R9, R11, R11
+	KMOVW       R11, K1
+	VPMOVZXWD.Z (R10), K1, Z4
 	VPSLLD      $0x10, Z4, Z4
-	VPMOVZXWD.Z (R9)(DX*1), K1, Z5
+	VPMOVZXWD.Z (R10)(DX*1), K1, Z5
 	VPSLLD      $0x10, Z5, Z5
-	VPMOVZXWD.Z (R9)(DX*2), K1, Z6
+	VPMOVZXWD.Z (R10)(DX*2), K1, Z6
 	VPSLLD      $0x10, Z6, Z6
-	VPMOVZXWD.Z (R9)(SI*1), K1, Z7
+	VPMOVZXWD.Z (R10)(DI*1), K1, Z7
 	VPSLLD      $0x10, Z7, Z7
-	VMOVUPS.Z   (DI), K1, Z8
+	VMOVUPS.Z   (R8), K1, Z8
 	VFMADD231PS Z4, Z8, Z0
 	VFMADD231PS Z5, Z8, Z1
 	VFMADD231PS Z6, Z8, Z2
 	VFMADD231PS Z7, Z8, Z3
 
 store:
-	MOVQ          ldc+8(FP), DI
-	MOVQ          AX, DI
+	MOVQ          ldc+8(FP), R8
+	MOVQ          AX, R8
+	MOVQ          groups+56(FP), R9
+	SHLQ          $0x02, R9
+	LEAQ          (R9)(R9*2), R10
 	VEXTRACTF64X4 $0x01, Z0, Y5
 	VADDPS        Y0, Y5, Y5
 	VEXTRACTF32X4 $0x01, Y5, X4
@@ -2651,9 +2749,12 @@ store:
 	VSHUFPS       $0x44, X7, X6, X4
 	VSHUFPS       $0xee, X7, X6, X6
 	VADDPS        X6, X4, X4
-	VMOVUPS       X4, (DI)
-	ADDQ          $0x00000010, AX
-	LEAQ          (CX)(DX*4), CX
+	VMOVSS        X4, (R8)
+	VEXTRACTPS    $0x01, X4, (R8)(R9*1)
+	VEXTRACTPS    $0x02, X4, (R8)(R9*2)
+	VEXTRACTPS    $0x03, X4, (R8)(R10*1)
+	ADDQ          $0x04, AX
+	ADDQ          SI, CX
 	DECQ          BX
 	JNE           group
 	VZEROUPPER
@@ -2662,17 +2763,19 @@ store:
 // func tile2x4BF16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, AVX512F, AVX512VL, BMI2
 TEXT ·tile2x4BF16AVX512(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), BX
-	MOVQ groups+56(FP), SI
-	LEAQ (BX)(BX*2), DI
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), BX
+	MOVQ  groups+56(FP), SI
+	MOVQ  BX, DI
+	IMULQ SI, BX
+	LEAQ  (BX)(BX*2), R8
 
 group:
-	MOVQ   a+16(FP), R8
-	MOVQ   k+48(FP), R9
-	MOVQ   CX, R10
+	MOVQ   a+16(FP), R9
+	MOVQ   k+48(FP), R10
+	MOVQ   CX, R11
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -2681,104 +2784,107 @@ group:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
-	SUBQ   $0x00000020, R9
+	SUBQ   $0x00000020, R10
 	JB     one
 
 loop:
-	VPMOVZXWD   (R10), Z8
+	VPMOVZXWD   (R11), Z8
 	VPSLLD      $0x10, Z8, Z8
-	VPMOVZXWD   (R10)(BX*1), Z9
+	VPMOVZXWD   (R11)(BX*1), Z9
 	VPSLLD      $0x10, Z9, Z9
-	VPMOVZXWD   (R10)(BX*2), Z10
+	VPMOVZXWD   (R11)(BX*2), Z10
 	VPSLLD      $0x10, Z10, Z10
-	VPMOVZXWD   (R10)(DI*1), Z11
+	VPMOVZXWD   (R11)(R8*1), Z11
 	VPSLLD      $0x10, Z11, Z11
-	VMOVUPS     (R8), Z12
+	VMOVUPS     (R9), Z12
 	VFMADD231PS Z8, Z12, Z0
 	VFMADD231PS Z9, Z12, Z1
 	VFMADD231PS Z10, Z12, Z2
 	VFMADD231PS Z11, Z12, Z3
-	VMOVUPS     (R8)(DX*1), Z12
+	VMOVUPS     (R9)(DX*1), Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
 	VFMADD231PS Z10, Z12, Z6
 	VFMADD231PS Z11, Z12, Z7
-	VPMOVZXWD   32(R10), Z8
+	VPMOVZXWD   32(R11), Z8
 	VPSLLD      $0x10, Z8, Z8
-	VPMOVZXWD   32(R10)(BX*1), Z9
+	VPMOVZXWD   32(R11)(BX*1), Z9
 	VPSLLD      $0x10, Z9, Z9
-	VPMOVZXWD   32(R10)(BX*2), Z10
+	VPMOVZXWD   32(R11)(BX*2), Z10
 	VPSLLD      $0x10, Z10, Z10
-	VPMOVZXWD   32(R10)(DI*1), Z11
+	VPMOVZXWD   32(R11)(R8*1), Z11
 	VPSLLD      $0x10, Z11, Z11
-	VMOVUPS     64(R8), Z12
+	VMOVUPS     64(R9), Z12
 	VFMADD231PS Z8, Z12, Z0
 	VFMADD231PS Z9, Z12, Z1
 	VFMADD231PS Z10, Z12, Z2
 	VFMADD231PS Z11, Z12, Z3
-	VMOVUPS     64(R8)(DX*1), Z12
+	VMOVUPS     64(R9)(DX*1), Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
 	VFMADD231PS Z10, Z12, Z6
 	VFMADD231PS Z11, Z12, Z7
-	ADDQ        $0x00000080, R8
-	ADDQ        $0x00000040, R10
-	SUBQ        $0x00000020, R9
+	ADDQ        $0x00000080, R9
+	ADDQ        $0x00000040, R11
+	SUBQ        $0x00000020, R10
 	JAE         loop
 
 one:
-	ADDQ        $0x00000010, R9
+	ADDQ        $0x00000010, R10
 	JLT         end
-	VPMOVZXWD   (R10), Z8
+	VPMOVZXWD   (R11), Z8
 	VPSLLD      $0x10, Z8, Z8
-	VPMOVZXWD   (R10)(BX*1), Z9
+	VPMOVZXWD   (R11)(BX*1), Z9
 	VPSLLD      $0x10, Z9, Z9
-	VPMOVZXWD   (R10)(BX*2), Z10
+	VPMOVZXWD   (R11)(BX*2), Z10
 	VPSLLD      $0x10, Z10, Z10
-	VPMOVZXWD   (R10)(DI*1), Z11
+	VPMOVZXWD   (R11)(R8*1), Z11
 	VPSLLD      $0x10, Z11, Z11
-	VMOVUPS     (R8), Z12
+	VMOVUPS     (R9), Z12
 	VFMADD231PS Z8, Z12, Z0
 	VFMADD231PS Z9, Z12, Z1
 	VFMADD231PS Z10, Z12, Z2
 	VFMADD231PS Z11, Z12, Z3
-	VMOVUPS     (R8)(DX*1), Z12
+	VMOVUPS     (R9)(DX*1), Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
 	VFMADD231PS Z10, Z12, Z6
 	VFMADD231PS Z11, Z12, Z7
-	ADDQ        $0x00000040, R8
-	ADDQ        $0x00000020, R10
-	SUBQ        $0x00000010, R9
+	ADDQ        $0x00000040, R9
+	ADDQ        $0x00000020, R11
+	SUBQ        $0x00000010, R10
 
 end:
-	ADDQ        $0x00000010, R9
+	ADDQ        $0x00000010, R10
 	JEQ         store
-	MOVL        $0xffffffff, R11
-	BZHIL       R9, R11, R11
-	KMOVW       R11, K1
-	VPMOVZXWD.Z (R10), K1, Z8
+	MOVL        $0xffffffff, R12
+	BZHIL       R10, R12, R12
+	KMOVW       R12, K1
+	VPMOVZXWD.Z (R11), K1, Z8
 	VPSLLD      $0x10, Z8, Z8
-	VPMOVZXWD.Z (R10)(BX*1), K1, Z9
+	VPMOVZXWD.Z (R11)(BX*1), K1, Z9
 	VPSLLD      $0x10, Z9, Z9
-	VPMOVZXWD.Z (R10)(BX*2), K1, Z10
+	VPMOVZXWD.Z (R11)(BX*2), K1, Z10
 	VPSLLD      $0x10, Z10, Z10
-	VPMOVZXWD.Z (R10)(DI*1), K1, Z11
+	VPMOVZXWD.Z (R11)(R8*1), K1, Z11
 	VPSLLD      $0x10, Z11, Z11
-	VMOVUPS.Z   (R8), K1, Z12
+	VMOVUPS.Z   (R9), K1, Z12
 	VFMADD231PS Z8, Z12, Z0
 	VFMADD231PS Z9, Z12, Z1
 	VFMADD231PS Z10, Z12, Z2
 	VFMADD231PS Z11, Z12, Z3
-	VMOVUPS.Z   (R8)(DX*1), K1, Z12
+	VMOVUPS.Z   (R9)(DX*1), K1, Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
 	VFMADD231PS Z10, Z12, Z6
 	VFMADD231PS Z11, Z12, Z7
 
 store:
-	MOVQ          ldc+8(FP), R8
-	MOVQ          AX, R9
+	MOVQ          ldc+8(FP), R9
+	MOVQ          AX, R10
+	MOVQ          groups+56(FP), R11
+	SHLQ          $0x02, R11
+	LEAQ          (R11)(R11*2), R12
 	VEXTRACTF64X4 $0x01, Z0, Y9
 	VADDPS        Y0, Y9, Y9
 	VEXTRACTF32X4 $0x01, Y9, X8
@@ -2804,8 +2910,11 @@ store:
 	VSHUFPS       $0x44, X11, X10, X8
 	VSHUFPS       $0xee, X11, X10, X10
 	VADDPS        X10, X8, X8
-	VMOVUPS       X8, (R9)
-	ADDQ          R8, R9
+	VMOVSS        X8, (R10)
+	VEXTRACTPS    $0x01, X8, (R10)(R11*1)
+	VEXTRACTPS    $0x02, X8, (R10)(R11*2)
+	VEXTRACTPS    $0x03, X8, (R10)(R12*1)
+	ADDQ          R9, R10
 	VEXTRACTF64X4 $0x01, Z4, Y9
 	VADDPS        Y4, Y9, Y9
 	VEXTRACTF32X4 $0x01, Y9, X8
@@ -2831,9 +2940,12 @@ store:
 	VSHUFPS       $0x44, X11, X10, X8
 	VSHUFPS       $0xee, X11, X10, X10
 	VADDPS        X10, X8, X8
-	VMOVUPS       X8, (R9)
-	ADDQ          $0x00000010, AX
-	LEAQ          (CX)(BX*4), CX
+	VMOVSS        X8, (R10)
+	VEXTRACTPS    $0x01, X8, (R10)(R11*1)
+	VEXTRACTPS    $0x02, X8, (R10)(R11*2)
+	VEXTRACTPS    $0x03, X8, (R10)(R12*1)
+	ADDQ          $0x04, AX
+	ADDQ          DI, CX
 	DECQ          SI
 	JNE           group
 	VZEROUPPER
@@ -2842,18 +2954,20 @@ store:
 // func tile4x4BF16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, AVX512F, AVX512VL, BMI2
 TEXT ·tile4x4BF16AVX512(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), BX
-	MOVQ groups+56(FP), SI
-	LEAQ (DX)(DX*2), DI
-	LEAQ (BX)(BX*2), R8
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), BX
+	MOVQ  groups+56(FP), SI
+	MOVQ  BX, DI
+	IMULQ SI, BX
+	LEAQ  (DX)(DX*2), R8
+	LEAQ  (BX)(BX*2), R9
 
 group:
-	MOVQ   a+16(FP), R9
-	MOVQ   k+48(FP), R10
-	MOVQ   CX, R11
+	MOVQ   a+16(FP), R10
+	MOVQ   k+48(FP), R11
+	MOVQ   CX, R12
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -2870,144 +2984,147 @@ group:
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
-	SUBQ   $0x00000020, R10
+	SUBQ   $0x00000020, R11
 	JB     one
 
 loop:
-	VPMOVZXWD   (R11), Z16
+	VPMOVZXWD   (R12), Z16
 	VPSLLD      $0x10, Z16, Z16
-	VPMOVZXWD   (R11)(BX*1), Z17
+	VPMOVZXWD   (R12)(BX*1), Z17
 	VPSLLD      $0x10, Z17, Z17
-	VPMOVZXWD   (R11)(BX*2), Z18
+	VPMOVZXWD   (R12)(BX*2), Z18
 	VPSLLD      $0x10, Z18, Z18
-	VPMOVZXWD   (R11)(R8*1), Z19
+	VPMOVZXWD   (R12)(R9*1), Z19
 	VPSLLD      $0x10, Z19, Z19
-	VMOVUPS     (R9), Z20
+	VMOVUPS     (R10), Z20
 	VFMADD231PS Z16, Z20, Z0
 	VFMADD231PS Z17, Z20, Z1
 	VFMADD231PS Z18, Z20, Z2
 	VFMADD231PS Z19, Z20, Z3
-	VMOVUPS     (R9)(DX*1), Z20
+	VMOVUPS     (R10)(DX*1), Z20
 	VFMADD231PS Z16, Z20, Z4
 	VFMADD231PS Z17, Z20, Z5
 	VFMADD231PS Z18, Z20, Z6
 	VFMADD231PS Z19, Z20, Z7
-	VMOVUPS     (R9)(DX*2), Z20
+	VMOVUPS     (R10)(DX*2), Z20
 	VFMADD231PS Z16, Z20, Z8
 	VFMADD231PS Z17, Z20, Z9
 	VFMADD231PS Z18, Z20, Z10
 	VFMADD231PS Z19, Z20, Z11
-	VMOVUPS     (R9)(DI*1), Z20
+	VMOVUPS     (R10)(R8*1), Z20
 	VFMADD231PS Z16, Z20, Z12
 	VFMADD231PS Z17, Z20, Z13
 	VFMADD231PS Z18, Z20, Z14
 	VFMADD231PS Z19, Z20, Z15
-	VPMOVZXWD   32(R11), Z16
+	VPMOVZXWD   32(R12), Z16
 	VPSLLD      $0x10, Z16, Z16
-	VPMOVZXWD   32(R11)(BX*1), Z17
+	VPMOVZXWD   32(R12)(BX*1), Z17
 	VPSLLD      $0x10, Z17, Z17
-	VPMOVZXWD   32(R11)(BX*2), Z18
+	VPMOVZXWD   32(R12)(BX*2), Z18
 	VPSLLD      $0x10, Z18, Z18
-	VPMOVZXWD   32(R11)(R8*1), Z19
+	VPMOVZXWD   32(R12)(R9*1), Z19
 	VPSLLD      $0x10, Z19, Z19
-	VMOVUPS     64(R9), Z20
+	VMOVUPS     64(R10), Z20
 	VFMADD231PS Z16, Z20, Z0
 	VFMADD231PS Z17, Z20, Z1
 	VFMADD231PS Z18, Z20, Z2
 	VFMADD231PS Z19, Z20, Z3
-	VMOVUPS     64(R9)(DX*1), Z20
+	VMOVUPS     64(R10)(DX*1), Z20
 	VFMADD231PS Z16, Z20, Z4
 	VFMADD231PS Z17, Z20, Z5
 	VFMADD231PS Z18, Z20, Z6
 	VFMADD231PS Z19, Z20, Z7
-	VMOVUPS     64(R9)(DX*2), Z20
+	VMOVUPS     64(R10)(DX*2), Z20
 	VFMADD231PS Z16, Z20, Z8
 	VFMADD231PS Z17, Z20, Z9
 	VFMADD231PS Z18, Z20, Z10
 	VFMADD231PS Z19, Z20, Z11
-	VMOVUPS     64(R9)(DI*1), Z20
+	VMOVUPS     64(R10)(R8*1), Z20
 	VFMADD231PS Z16, Z20, Z12
 	VFMADD231PS Z17, Z20, Z13
 	VFMADD231PS Z18, Z20, Z14
 	VFMADD231PS Z19, Z20, Z15
-	ADDQ        $0x00000080, R9
-	ADDQ        $0x00000040, R11
-	SUBQ        $0x00000020, R10
+	ADDQ        $0x00000080, R10
+	ADDQ        $0x00000040, R12
+	SUBQ        $0x00000020, R11
 	JAE         loop
 
 one:
-	ADDQ        $0x00000010, R10
+	ADDQ        $0x00000010, R11
 	JLT         end
-	VPMOVZXWD   (R11), Z16
+	VPMOVZXWD   (R12), Z16
 	VPSLLD      $0x10, Z16, Z16
-	VPMOVZXWD   (R11)(BX*1), Z17
+	VPMOVZXWD   (R12)(BX*1), Z17
 	VPSLLD      $0x10, Z17, Z17
-	VPMOVZXWD   (R11)(BX*2), Z18
+	VPMOVZXWD   (R12)(BX*2), Z18
 	VPSLLD      $0x10, Z18, Z18
-	VPMOVZXWD   (R11)(R8*1), Z19
+	VPMOVZXWD   (R12)(R9*1), Z19
 	VPSLLD      $0x10, Z19, Z19
-	VMOVUPS     (R9), Z20
+	VMOVUPS     (R10), Z20
 	VFMADD231PS Z16, Z20, Z0
 	VFMADD231PS Z17, Z20, Z1
 	VFMADD231PS Z18, Z20, Z2
 	VFMADD231PS Z19, Z20, Z3
-	VMOVUPS     (R9)(DX*1), Z20
+	VMOVUPS     (R10)(DX*1), Z20
 	VFMADD231PS Z16, Z20, Z4
 	VFMADD231PS Z17, Z20, Z5
 	VFMADD231PS Z18, Z20, Z6
 	VFMADD231PS Z19, Z20, Z7
-	VMOVUPS     (R9)(DX*2), Z20
+	VMOVUPS     (R10)(DX*2), Z20
 	VFMADD231PS Z16, Z20, Z8
 	VFMADD231PS Z17, Z20, Z9
 	VFMADD231PS Z18, Z20, Z10
 	VFMADD231PS Z19, Z20, Z11
-	VMOVUPS     (R9)(DI*1), Z20
+	VMOVUPS     (R10)(R8*1), Z20
 	VFMADD231PS Z16, Z20, Z12
 	VFMADD231PS Z17, Z20, Z13
 	VFMADD231PS Z18, Z20, Z14
 	VFMADD231PS Z19, Z20, Z15
-	ADDQ        $0x00000040, R9
-	ADDQ        $0x00000020, R11
-	SUBQ        $0x00000010, R10
+	ADDQ        $0x00000040, R10
+	ADDQ        $0x00000020, R12
+	SUBQ        $0x00000010, R11
 
 end:
-	ADDQ        $0x00000010, R10
+	ADDQ        $0x00000010, R11
 	JEQ         store
-	MOVL        $0xffffffff, R12
-	BZHIL       R10, R12, R12
-	KMOVW       R12, K1
-	VPMOVZXWD.Z (R11), K1, Z16
+	MOVL        $0xffffffff, R13
+	BZHIL       R11, R13, R13
+	KMOVW       R13, K1
+	VPMOVZXWD.Z (R12), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
-	VPMOVZXWD.Z (R11)(BX*1), K1, Z17
+	VPMOVZXWD.Z (R12)(BX*1), K1, Z17
 	VPSLLD      $0x10, Z17, Z17
-	VPMOVZXWD.Z (R11)(BX*2), K1, Z18
+	VPMOVZXWD.Z (R12)(BX*2), K1, Z18
 	VPSLLD      $0x10, Z18, Z18
-	VPMOVZXWD.Z (R11)(R8*1), K1, Z19
+	VPMOVZXWD.Z (R12)(R9*1), K1, Z19
 	VPSLLD      $0x10, Z19, Z19
-	VMOVUPS.Z   (R9), K1, Z20
+	VMOVUPS.Z   (R10), K1, Z20
 	VFMADD231PS Z16, Z20, Z0
 	VFMADD231PS Z17, Z20, Z1
 	VFMADD231PS Z18, Z20, Z2
 	VFMADD231PS Z19, Z20, Z3
-	VMOVUPS.Z   (R9)(DX*1), K1, Z20
+	VMOVUPS.Z   (R10)(DX*1), K1, Z20
 	VFMADD231PS Z16, Z20, Z4
 	VFMADD231PS Z17, Z20, Z5
 	VFMADD231PS Z18, Z20, Z6
 	VFMADD231PS Z19, Z20, Z7
-	VMOVUPS.Z   (R9)(DX*2), K1, Z20
+	VMOVUPS.Z   (R10)(DX*2), K1, Z20
 	VFMADD231PS Z16, Z20, Z8
 	VFMADD231PS Z17, Z20, Z9
 	VFMADD231PS Z18, Z20, Z10
 	VFMADD231PS Z19, Z20, Z11
-	VMOVUPS.Z   (R9)(DI*1), K1, Z20
+	VMOVUPS.Z   (R10)(R8*1), K1, Z20
 	VFMADD231PS Z16, Z20, Z12
 	VFMADD231PS Z17, Z20, Z13
 	VFMADD231PS Z18, Z20, Z14
 	VFMADD231PS Z19, Z20, Z15
 
 store:
-	MOVQ          ldc+8(FP), R9
-	MOVQ          AX, R10
+	MOVQ          ldc+8(FP), R10
+	MOVQ          AX, R11
+	MOVQ          groups+56(FP), R12
+	SHLQ          $0x02, R12
+	LEAQ          (R12)(R12*2), R13
 	VEXTRACTF64X4 $0x01, Z0, Y17
 	VADDPS        Y0, Y17, Y17
 	VEXTRACTF32X4 $0x01, Y17, X16
@@ -3033,8 +3150,11 @@ store:
 	VSHUFPS       $0x44, X19, X18, X16
 	VSHUFPS       $0xee, X19, X18, X18
 	VADDPS        X18, X16, X16
-	VMOVUPS       X16, (R10)
-	ADDQ          R9, R10
+	VMOVSS        X16, (R11)
+	VEXTRACTPS    $0x01, X16, (R11)(R12*1)
+	VEXTRACTPS    $0x02, X16, (R11)(R12*2)
+	VEXTRACTPS    $0x03, X16, (R11)(R13*1)
+	ADDQ          R10, R11
 	VEXTRACTF64X4 $0x01, Z4, Y17
 	VADDPS        Y4, Y17, Y17
 	VEXTRACTF32X4 $0x01, Y17, X16
@@ -3060,8 +3180,11 @@ store:
 	VSHUFPS       $0x44, X19, X18, X16
 	VSHUFPS       $0xee, X19, X18, X18
 	VADDPS        X18, X16, X16
-	VMOVUPS       X16, (R10)
-	ADDQ          R9, R10
+	VMOVSS        X16, (R11)
+	VEXTRACTPS    $0x01, X16, (R11)(R12*1)
+	VEXTRACTPS    $0x02, X16, (R11)(R12*2)
+	VEXTRACTPS    $0x03, X16, (R11)(R13*1)
+	ADDQ          R10, R11
 	VEXTRACTF64X4 $0x01, Z8, Y17
 	VADDPS        Y8, Y17, Y17
 	VEXTRACTF32X4 $0x01, Y17, X16
@@ -3087,8 +3210,11 @@ store:
 	VSHUFPS       $0x44, X19, X18, X16
 	VSHUFPS       $0xee, X19, X18, X18
 	VADDPS        X18, X16, X16
-	VMOVUPS       X16, (R10)
-	ADDQ          R9, R10
+	VMOVSS        X16, (R11)
+	VEXTRACTPS    $0x01, X16, (R11)(R12*1)
+	VEXTRACTPS    $0x02, X16, (R11)(R12*2)
+	VEXTRACTPS    $0x03, X16, (R11)(R13*1)
+	ADDQ          R10, R11
 	VEXTRACTF64X4 $0x01, Z12, Y17
 	VADDPS        Y12, Y17, Y17
 	VEXTRACTF32X4 $0x01, Y17, X16
@@ -3114,9 +3240,12 @@ store:
 	VSHUFPS       $0x44, X19, X18, X16
 	VSHUFPS       $0xee, X19, X18, X18
 	VADDPS        X18, X16, X16
-	VMOVUPS       X16, (R10)
-	ADDQ          $0x00000010, AX
-	LEAQ          (CX)(BX*4), CX
+	VMOVSS        X16, (R11)
+	VEXTRACTPS    $0x01, X16, (R11)(R12*1)
+	VEXTRACTPS    $0x02, X16, (R11)(R12*2)
+	VEXTRACTPS    $0x03, X16, (R11)(R13*1)
+	ADDQ          $0x04, AX
+	ADDQ          DI, CX
 	DECQ          SI
 	JNE           group
 	VZEROUPPER
@@ -3187,7 +3316,7 @@ store:
 	VPERMILPS     $0xb1, X1, X2
 	VADDPS        X2, X1, X1
 	VMOVSS        X1, (SI)
-	ADDQ          $0x00000004, AX
+	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
 	JNE           group
@@ -3243,83 +3372,88 @@ done12:
 // func tile1x4F16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, AVX512F, AVX512VL, BMI2
 TEXT ·tile1x4F16AVX512(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), DX
-	MOVQ groups+56(FP), BX
-	LEAQ (DX)(DX*2), SI
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), DX
+	MOVQ  groups+56(FP), BX
+	MOVQ  DX, SI
+	IMULQ BX, DX
+	LEAQ  (DX)(DX*2), DI
 
 group:
-	MOVQ   a+16(FP), DI
-	MOVQ   k+48(FP), R8
-	MOVQ   CX, R9
+	MOVQ   a+16(FP), R8
+	MOVQ   k+48(FP), R9
+	MOVQ   CX, R10
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
-	SUBQ   $0x00000020, R8
+	SUBQ   $0x00000020, R9
 	JB     one
 
 loop:
-	VCVTPH2PS   (R9), Z4
-	VCVTPH2PS   (R9)(DX*1), Z5
-	VCVTPH2PS   (R9)(DX*2), Z6
-	VCVTPH2PS   (R9)(SI*1), Z7
-	VMOVUPS     (DI), Z8
+	VCVTPH2PS   (R10), Z4
+	VCVTPH2PS   (R10)(DX*1), Z5
+	VCVTPH2PS   (R10)(DX*2), Z6
+	VCVTPH2PS   (R10)(DI*1), Z7
+	VMOVUPS     (R8), Z8
 	VFMADD231PS Z4, Z8, Z0
 	VFMADD231PS Z5, Z8, Z1
 	VFMADD231PS Z6, Z8, Z2
 	VFMADD231PS Z7, Z8, Z3
-	VCVTPH2PS   32(R9), Z4
-	VCVTPH2PS   32(R9)(DX*1), Z5
-	VCVTPH2PS   32(R9)(DX*2), Z6
-	VCVTPH2PS   32(R9)(SI*1), Z7
-	VMOVUPS     64(DI), Z8
+	VCVTPH2PS   32(R10), Z4
+	VCVTPH2PS   32(R10)(DX*1), Z5
+	VCVTPH2PS   32(R10)(DX*2), Z6
+	VCVTPH2PS   32(R10)(DI*1), Z7
+	VMOVUPS     64(R8), Z8
 	VFMADD231PS Z4, Z8, Z0
 	VFMADD231PS Z5, Z8, Z1
 	VFMADD231PS Z6, Z8, Z2
 	VFMADD231PS Z7, Z8, Z3
-	ADDQ        $0x00000080, DI
-	ADDQ        $0x00000040, R9
-	SUBQ        $0x00000020, R8
+	ADDQ        $0x00000080, R8
+	ADDQ        $0x00000040, R10
+	SUBQ        $0x00000020, R9
 	JAE         loop
 
 one:
-	ADDQ        $0x00000010, R8
+	ADDQ        $0x00000010, R9
 	JLT         end
-	VCVTPH2PS   (R9), Z4
-	VCVTPH2PS   (R9)(DX*1), Z5
-	VCVTPH2PS   (R9)(DX*2), Z6
-	VCVTPH2PS   (R9)(SI*1), Z7
-	VMOVUPS     (DI), Z8
+	VCVTPH2PS   (R10), Z4
+	VCVTPH2PS   (R10)(DX*1), Z5
+	VCVTPH2PS   (R10)(DX*2), Z6
+	VCVTPH2PS   (R10)(DI*1), Z7
+	VMOVUPS     (R8), Z8
 	VFMADD231PS Z4, Z8, Z0
 	VFMADD231PS Z5, Z8, Z1
 	VFMADD231PS Z6, Z8, Z2
 	VFMADD231PS Z7, Z8, Z3
-	ADDQ        $0x00000040, DI
-	ADDQ        $0x00000020, R9
-	SUBQ        $0x00000010, R8
+	ADDQ        $0x00000040, R8
+	ADDQ        $0x00000020, R10
+	SUBQ        $0x00000010, R9
 
 end:
-	ADDQ        $0x00000010, R8
+	ADDQ        $0x00000010, R9
 	JEQ         store
-	MOVL        $0xffffffff, R10
-	BZHIL       R8, R10, R10
-	KMOVW       R10, K1
-	VCVTPH2PS.Z (R9), K1, Z4
-	VCVTPH2PS.Z (R9)(DX*1), K1, Z5
-	VCVTPH2PS.Z (R9)(DX*2), K1, Z6
-	VCVTPH2PS.Z (R9)(SI*1), K1, Z7
-	VMOVUPS.Z   (DI), K1, Z8
+	MOVL        $0xffffffff, R11
+	BZHIL       R9, R11, R11
+	KMOVW       R11, K1
+	VCVTPH2PS.Z (R10), K1, Z4
+	VCVTPH2PS.Z (R10)(DX*1), K1, Z5
+	VCVTPH2PS.Z (R10)(DX*2), K1, Z6
+	VCVTPH2PS.Z (R10)(DI*1), K1, Z7
+	VMOVUPS.Z   (R8), K1, Z8
 	VFMADD231PS Z4, Z8, Z0
 	VFMADD231PS Z5, Z8, Z1
 	VFMADD231PS Z6, Z8, Z2
 	VFMADD231PS Z7, Z8, Z3
 
 store:
-	MOVQ          ldc+8(FP), DI
-	MOVQ          AX, DI
+	MOVQ          ldc+8(FP), R8
+	MOVQ          AX, R8
+	MOVQ          groups+56(FP), R9
+	SHLQ          $0x02, R9
+	LEAQ          (R9)(R9*2), R10
 	VEXTRACTF64X4 $0x01, Z0, Y5
 	VADDPS        Y0, Y5, Y5
 	VEXTRACTF32X4 $0x01, Y5, X4
@@ -3345,9 +3479,12 @@ store:
 	VSHUFPS       $0x44, X7, X6, X4
 	VSHUFPS       $0xee, X7, X6, X6
 	VADDPS        X6, X4, X4
-	VMOVUPS       X4, (DI)
-	ADDQ          $0x00000010, AX
-	LEAQ          (CX)(DX*4), CX
+	VMOVSS        X4, (R8)
+	VEXTRACTPS    $0x01, X4, (R8)(R9*1)
+	VEXTRACTPS    $0x02, X4, (R8)(R9*2)
+	VEXTRACTPS    $0x03, X4, (R8)(R10*1)
+	ADDQ          $0x04, AX
+	ADDQ          SI, CX
 	DECQ          BX
 	JNE           group
 	VZEROUPPER
@@ -3356,17 +3493,19 @@ store:
 // func tile2x4F16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, AVX512F, AVX512VL, BMI2
 TEXT ·tile2x4F16AVX512(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), BX
-	MOVQ groups+56(FP), SI
-	LEAQ (BX)(BX*2), DI
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), BX
+	MOVQ  groups+56(FP), SI
+	MOVQ  BX, DI
+	IMULQ SI, BX
+	LEAQ  (BX)(BX*2), R8
 
 group:
-	MOVQ   a+16(FP), R8
-	MOVQ   k+48(FP), R9
-	MOVQ   CX, R10
+	MOVQ   a+16(FP), R9
+	MOVQ   k+48(FP), R10
+	MOVQ   CX, R11
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -3375,88 +3514,91 @@ group:
 	VPXORD Z5, Z5, Z5
 	VPXORD Z6, Z6, Z6
 	VPXORD Z7, Z7, Z7
-	SUBQ   $0x00000020, R9
+	SUBQ   $0x00000020, R10
 	JB     one
 
 loop:
-	VCVTPH2PS   (R10), Z8
-	VCVTPH2PS   (R10)(BX*1), Z9
-	VCVTPH2PS   (R10)(BX*2), Z10
-	VCVTPH2PS   (R10)(DI*1), Z11
-	VMOVUPS     (R8), Z12
+	VCVTPH2PS   (R11), Z8
+	VCVTPH2PS   (R11)(BX*1), Z9
+	VCVTPH2PS   (R11)(BX*2), Z10
+	VCVTPH2PS   (R11)(R8*1), Z11
+	VMOVUPS     (R9), Z12
 	VFMADD231PS Z8, Z12, Z0
 	VFMADD231PS Z9, Z12, Z1
 	VFMADD231PS Z10, Z12, Z2
 	VFMADD231PS Z11, Z12, Z3
-	VMOVUPS     (R8)(DX*1), Z12
+	VMOVUPS     (R9)(DX*1), Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
 	VFMADD231PS Z10, Z12, Z6
 	VFMADD231PS Z11, Z12, Z7
-	VCVTPH2PS   32(R10), Z8
-	VCVTPH2PS   32(R10)(BX*1), Z9
-	VCVTPH2PS   32(R10)(BX*2), Z10
-	VCVTPH2PS   32(R10)(DI*1), Z11
-	VMOVUPS     64(R8), Z12
+	VCVTPH2PS   32(R11), Z8
+	VCVTPH2PS   32(R11)(BX*1), Z9
+	VCVTPH2PS   32(R11)(BX*2), Z10
+	VCVTPH2PS   32(R11)(R8*1), Z11
+	VMOVUPS     64(R9), Z12
 	VFMADD231PS Z8, Z12, Z0
 	VFMADD231PS Z9, Z12, Z1
 	VFMADD231PS Z10, Z12, Z2
 	VFMADD231PS Z11, Z12, Z3
-	VMOVUPS     64(R8)(DX*1), Z12
+	VMOVUPS     64(R9)(DX*1), Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
 	VFMADD231PS Z10, Z12, Z6
 	VFMADD231PS Z11, Z12, Z7
-	ADDQ        $0x00000080, R8
-	ADDQ        $0x00000040, R10
-	SUBQ        $0x00000020, R9
+	ADDQ        $0x00000080, R9
+	ADDQ        $0x00000040, R11
+	SUBQ        $0x00000020, R10
 	JAE         loop
 
 one:
-	ADDQ        $0x00000010, R9
+	ADDQ        $0x00000010, R10
 	JLT         end
-	VCVTPH2PS   (R10), Z8
-	VCVTPH2PS   (R10)(BX*1), Z9
-	VCVTPH2PS   (R10)(BX*2), Z10
-	VCVTPH2PS   (R10)(DI*1), Z11
-	VMOVUPS     (R8), Z12
+	VCVTPH2PS   (R11), Z8
+	VCVTPH2PS   (R11)(BX*1), Z9
+	VCVTPH2PS   (R11)(BX*2), Z10
+	VCVTPH2PS   (R11)(R8*1), Z11
+	VMOVUPS     (R9), Z12
 	VFMADD231PS Z8, Z12, Z0
 	VFMADD231PS Z9, Z12, Z1
 	VFMADD231PS Z10, Z12, Z2
 	VFMADD231PS Z11, Z12, Z3
-	VMOVUPS     (R8)(DX*1), Z12
+	VMOVUPS     (R9)(DX*1), Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
 	VFMADD231PS Z10, Z12, Z6
 	VFMADD231PS Z11, Z12, Z7
-	ADDQ        $0x00000040, R8
-	ADDQ        $0x00000020, R10
-	SUBQ        $0x00000010, R9
+	ADDQ        $0x00000040, R9
+	ADDQ        $0x00000020, R11
+	SUBQ        $0x00000010, R10
 
 end:
-	ADDQ        $0x00000010, R9
+	ADDQ        $0x00000010, R10
 	JEQ         store
-	MOVL        $0xffffffff, R11
-	BZHIL       R9, R11, R11
-	KMOVW       R11, K1
-	VCVTPH2PS.Z (R10), K1, Z8
-	VCVTPH2PS.Z (R10)(BX*1), K1, Z9
-	VCVTPH2PS.Z (R10)(BX*2), K1, Z10
-	VCVTPH2PS.Z (R10)(DI*1), K1, Z11
-	VMOVUPS.Z   (R8), K1, Z12
+	MOVL        $0xffffffff, R12
+	BZHIL       R10, R12, R12
+	KMOVW       R12, K1
+	VCVTPH2PS.Z (R11), K1, Z8
+	VCVTPH2PS.Z (R11)(BX*1), K1, Z9
+	VCVTPH2PS.Z (R11)(BX*2), K1, Z10
+	VCVTPH2PS.Z (R11)(R8*1), K1, Z11
+	VMOVUPS.Z   (R9), K1, Z12
 	VFMADD231PS Z8, Z12, Z0
 	VFMADD231PS Z9, Z12, Z1
 	VFMADD231PS Z10, Z12, Z2
 	VFMADD231PS Z11, Z12, Z3
-	VMOVUPS.Z   (R8)(DX*1), K1, Z12
+	VMOVUPS.Z   (R9)(DX*1), K1, Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
 	VFMADD231PS Z10, Z12, Z6
 	VFMADD231PS Z11, Z12, Z7
 
 store:
-	MOVQ          ldc+8(FP), R8
-	MOVQ          AX, R9
+	MOVQ          ldc+8(FP), R9
+	MOVQ          AX, R10
+	MOVQ          groups+56(FP), R11
+	SHLQ          $0x02, R11
+	LEAQ          (R11)(R11*2), R12
 	VEXTRACTF64X4 $0x01, Z0, Y9
 	VADDPS        Y0, Y9, Y9
 	VEXTRACTF32X4 $0x01, Y9, X8
@@ -3482,8 +3624,11 @@ store:
 	VSHUFPS       $0x44, X11, X10, X8
 	VSHUFPS       $0xee, X11, X10, X10
 	VADDPS        X10, X8, X8
-	VMOVUPS       X8, (R9)
-	ADDQ          R8, R9
+	VMOVSS        X8, (R10)
+	VEXTRACTPS    $0x01, X8, (R10)(R11*1)
+	VEXTRACTPS    $0x02, X8, (R10)(R11*2)
+	VEXTRACTPS    $0x03, X8, (R10)(R12*1)
+	ADDQ          R9, R10
 	VEXTRACTF64X4 $0x01, Z4, Y9
 	VADDPS        Y4, Y9, Y9
 	VEXTRACTF32X4 $0x01, Y9, X8
@@ -3509,9 +3654,12 @@ store:
 	VSHUFPS       $0x44, X11, X10, X8
 	VSHUFPS       $0xee, X11, X10, X10
 	VADDPS        X10, X8, X8
-	VMOVUPS       X8, (R9)
-	ADDQ          $0x00000010, AX
-	LEAQ          (CX)(BX*4), CX
+	VMOVSS        X8, (R10)
+	VEXTRACTPS    $0x01, X8, (R10)(R11*1)
+	VEXTRACTPS    $0x02, X8, (R10)(R11*2)
+	VEXTRACTPS    $0x03, X8, (R10)(R12*1)
+	ADDQ          $0x04, AX
+	ADDQ          DI, CX
 	DECQ          SI
 	JNE           group
 	VZEROUPPER
@@ -3520,18 +3668,20 @@ store:
 // func tile4x4F16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, AVX512F, AVX512VL, BMI2
 TEXT ·tile4x4F16AVX512(SB), NOSPLIT, $0-64
-	MOVQ c+0(FP), AX
-	MOVQ w+32(FP), CX
-	MOVQ lda+24(FP), DX
-	MOVQ ldw+40(FP), BX
-	MOVQ groups+56(FP), SI
-	LEAQ (DX)(DX*2), DI
-	LEAQ (BX)(BX*2), R8
+	MOVQ  c+0(FP), AX
+	MOVQ  w+32(FP), CX
+	MOVQ  lda+24(FP), DX
+	MOVQ  ldw+40(FP), BX
+	MOVQ  groups+56(FP), SI
+	MOVQ  BX, DI
+	IMULQ SI, BX
+	LEAQ  (DX)(DX*2), R8
+	LEAQ  (BX)(BX*2), R9
 
 group:
-	MOVQ   a+16(FP), R9
-	MOVQ   k+48(FP), R10
-	MOVQ   CX, R11
+	MOVQ   a+16(FP), R10
+	MOVQ   k+48(FP), R11
+	MOVQ   CX, R12
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -3548,128 +3698,131 @@ group:
 	VPXORD Z13, Z13, Z13
 	VPXORD Z14, Z14, Z14
 	VPXORD Z15, Z15, Z15
-	SUBQ   $0x00000020, R10
+	SUBQ   $0x00000020, R11
 	JB     one
 
 loop:
-	VCVTPH2PS   (R11), Z16
-	VCVTPH2PS   (R11)(BX*1), Z17
-	VCVTPH2PS   (R11)(BX*2), Z18
-	VCVTPH2PS   (R11)(R8*1), Z19
-	VMOVUPS     (R9), Z20
+	VCVTPH2PS   (R12), Z16
+	VCVTPH2PS   (R12)(BX*1), Z17
+	VCVTPH2PS   (R12)(BX*2), Z18
+	VCVTPH2PS   (R12)(R9*1), Z19
+	VMOVUPS     (R10), Z20
 	VFMADD231PS Z16, Z20, Z0
 	VFMADD231PS Z17, Z20, Z1
 	VFMADD231PS Z18, Z20, Z2
 	VFMADD231PS Z19, Z20, Z3
-	VMOVUPS     (R9)(DX*1), Z20
+	VMOVUPS     (R10)(DX*1), Z20
 	VFMADD231PS Z16, Z20, Z4
 	VFMADD231PS Z17, Z20, Z5
 	VFMADD231PS Z18, Z20, Z6
 	VFMADD231PS Z19, Z20, Z7
-	VMOVUPS     (R9)(DX*2), Z20
+	VMOVUPS     (R10)(DX*2), Z20
 	VFMADD231PS Z16, Z20, Z8
 	VFMADD231PS Z17, Z20, Z9
 	VFMADD231PS Z18, Z20, Z10
 	VFMADD231PS Z19, Z20, Z11
-	VMOVUPS     (R9)(DI*1), Z20
+	VMOVUPS     (R10)(R8*1), Z20
 	VFMADD231PS Z16, Z20, Z12
 	VFMADD231PS Z17, Z20, Z13
 	VFMADD231PS Z18, Z20, Z14
 	VFMADD231PS Z19, Z20, Z15
-	VCVTPH2PS   32(R11), Z16
-	VCVTPH2PS   32(R11)(BX*1), Z17
-	VCVTPH2PS   32(R11)(BX*2), Z18
-	VCVTPH2PS   32(R11)(R8*1), Z19
-	VMOVUPS     64(R9), Z20
+	VCVTPH2PS   32(R12), Z16
+	VCVTPH2PS   32(R12)(BX*1), Z17
+	VCVTPH2PS   32(R12)(BX*2), Z18
+	VCVTPH2PS   32(R12)(R9*1), Z19
+	VMOVUPS     64(R10), Z20
 	VFMADD231PS Z16, Z20, Z0
 	VFMADD231PS Z17, Z20, Z1
 	VFMADD231PS Z18, Z20, Z2
 	VFMADD231PS Z19, Z20, Z3
-	VMOVUPS     64(R9)(DX*1), Z20
+	VMOVUPS     64(R10)(DX*1), Z20
 	VFMADD231PS Z16, Z20, Z4
 	VFMADD231PS Z17, Z20, Z5
 	VFMADD231PS Z18, Z20, Z6
 	VFMADD231PS Z19, Z20, Z7
-	VMOVUPS     64(R9)(DX*2), Z20
+	VMOVUPS     64(R10)(DX*2), Z20
 	VFMADD231PS Z16, Z20, Z8
 	VFMADD231PS Z17, Z20, Z9
 	VFMADD231PS Z18, Z20, Z10
 	VFMADD231PS Z19, Z20, Z11
-	VMOVUPS     64(R9)(DI*1), Z20
+	VMOVUPS     64(R10)(R8*1), Z20
 	VFMADD231PS Z16, Z20, Z12
 	VFMADD231PS Z17, Z20, Z13
 	VFMADD231PS Z18, Z20, Z14
 	VFMADD231PS Z19, Z20, Z15
-	ADDQ        $0x00000080, R9
-	ADDQ        $0x00000040, R11
-	SUBQ        $0x00000020, R10
+	ADDQ        $0x00000080, R10
+	ADDQ        $0x00000040, R12
+	SUBQ        $0x00000020, R11
 	JAE         loop
 
 one:
-	ADDQ        $0x00000010, R10
+	ADDQ        $0x00000010, R11
 	JLT         end
-	VCVTPH2PS   (R11), Z16
-	VCVTPH2PS   (R11)(BX*1), Z17
-	VCVTPH2PS   (R11)(BX*2), Z18
-	VCVTPH2PS   (R11)(R8*1), Z19
-	VMOVUPS     (R9), Z20
+	VCVTPH2PS   (R12), Z16
+	VCVTPH2PS   (R12)(BX*1), Z17
+	VCVTPH2PS   (R12)(BX*2), Z18
+	VCVTPH2PS   (R12)(R9*1), Z19
+	VMOVUPS     (R10), Z20
 	VFMADD231PS Z16, Z20, Z0
 	VFMADD231PS Z17, Z20, Z1
 	VFMADD231PS Z18, Z20, Z2
 	VFMADD231PS Z19, Z20, Z3
-	VMOVUPS     (R9)(DX*1), Z20
+	VMOVUPS     (R10)(DX*1), Z20
 	VFMADD231PS Z16, Z20, Z4
 	VFMADD231PS Z17, Z20, Z5
 	VFMADD231PS Z18, Z20, Z6
 	VFMADD231PS Z19, Z20, Z7
-	VMOVUPS     (R9)(DX*2), Z20
+	VMOVUPS     (R10)(DX*2), Z20
 	VFMADD231PS Z16, Z20, Z8
 	VFMADD231PS Z17, Z20, Z9
 	VFMADD231PS Z18, Z20, Z10
 	VFMADD231PS Z19, Z20, Z11
-	VMOVUPS     (R9)(DI*1), Z20
+	VMOVUPS     (R10)(R8*1), Z20
 	VFMADD231PS Z16, Z20, Z12
 	VFMADD231PS Z17, Z20, Z13
 	VFMADD231PS Z18, Z20, Z14
 	VFMADD231PS Z19, Z20, Z15
-	ADDQ        $0x00000040, R9
-	ADDQ        $0x00000020, R11
-	SUBQ        $0x00000010, R10
+	ADDQ        $0x00000040, R10
+	ADDQ        $0x00000020, R12
+	SUBQ        $0x00000010, R11
 
 end:
-	ADDQ        $0x00000010, R10
+	ADDQ        $0x00000010, R11
 	JEQ         store
-	MOVL        $0xffffffff, R12
-	BZHIL       R10, R12, R12
-	KMOVW       R12, K1
-	VCVTPH2PS.Z (R11), K1, Z16
-	VCVTPH2PS.Z (R11)(BX*1), K1, Z17
-	VCVTPH2PS.Z (R11)(BX*2), K1, Z18
-	VCVTPH2PS.Z (R11)(R8*1), K1, Z19
-	VMOVUPS.Z   (R9), K1, Z20
+	MOVL        $0xffffffff, R13
+	BZHIL       R11, R13, R13
+	KMOVW       R13, K1
+	VCVTPH2PS.Z (R12), K1, Z16
+	VCVTPH2PS.Z (R12)(BX*1), K1, Z17
+	VCVTPH2PS.Z (R12)(BX*2), K1, Z18
+	VCVTPH2PS.Z (R12)(R9*1), K1, Z19
+	VMOVUPS.Z   (R10), K1, Z20
 	VFMADD231PS Z16, Z20, Z0
 	VFMADD231PS Z17, Z20, Z1
 	VFMADD231PS Z18, Z20, Z2
 	VFMADD231PS Z19, Z20, Z3
-	VMOVUPS.Z   (R9)(DX*1), K1, Z20
+	VMOVUPS.Z   (R10)(DX*1), K1, Z20
 	VFMADD231PS Z16, Z20, Z4
 	VFMADD231PS Z17, Z20, Z5
 	VFMADD231PS Z18, Z20, Z6
 	VFMADD231PS Z19, Z20, Z7
-	VMOVUPS.Z   (R9)(DX*2), K1, Z20
+	VMOVUPS.Z   (R10)(DX*2), K1, Z20
 	VFMADD231PS Z16, Z20, Z8
 	VFMADD231PS Z17, Z20, Z9
 	VFMADD231PS Z18, Z20, Z10
 	VFMADD231PS Z19, Z20, Z11
-	VMOVUPS.Z   (R9)(DI*1), K1, Z20
+	VMOVUPS.Z   (R10)(R8*1), K1, Z20
 	VFMADD231PS Z16, Z20, Z12
 	VFMADD231PS Z17, Z20, Z13
 	VFMADD231PS Z18, Z20, Z14
 	VFMADD231PS Z19, Z20, Z15
 
 store:
-	MOVQ          ldc+8(FP), R9
-	MOVQ          AX, R10
+	MOVQ          ldc+8(FP), R10
+	MOVQ          AX, R11
+	MOVQ          groups+56(FP), R12
+	SHLQ          $0x02, R12
+	LEAQ          (R12)(R12*2), R13
 	VEXTRACTF64X4 $0x01, Z0, Y17
 	VADDPS        Y0, Y17, Y17
 	VEXTRACTF32X4 $0x01, Y17, X16
@@ -3695,8 +3848,11 @@ store:
 	VSHUFPS       $0x44, X19, X18, X16
 	VSHUFPS       $0xee, X19, X18, X18
 	VADDPS        X18, X16, X16
-	VMOVUPS       X16, (R10)
-	ADDQ          R9, R10
+	VMOVSS        X16, (R11)
+	VEXTRACTPS    $0x01, X16, (R11)(R12*1)
+	VEXTRACTPS    $0x02, X16, (R11)(R12*2)
+	VEXTRACTPS    $0x03, X16, (R11)(R13*1)
+	ADDQ          R10, R11
 	VEXTRACTF64X4 $0x01, Z4, Y17
 	VADDPS        Y4, Y17, Y17
 	VEXTRACTF32X4 $0x01, Y17, X16
@@ -3722,8 +3878,11 @@ store:
 	VSHUFPS       $0x44, X19, X18, X16
 	VSHUFPS       $0xee, X19, X18, X18
 	VADDPS        X18, X16, X16
-	VMOVUPS       X16, (R10)
-	ADDQ          R9, R10
+	VMOVSS        X16, (R11)
+	VEXTRACTPS    $0x01, X16, (R11)(R12*1)
+	VEXTRACTPS    $0x02, X16, (R11)(R12*2)
+	VEXTRACTPS    $0x03, X16, (R11)(R13*1)
+	ADDQ          R10, R11
 	VEXTRACTF64X4 $0x01, Z8, Y17
 	VADDPS        Y8, Y17, Y17
 	VEXTRACTF32X4 $0x01, Y17, X16
@@ -3749,8 +3908,11 @@ store:
 	VSHUFPS       $0x44, X19, X18, X16
 	VSHUFPS       $0xee, X19, X18, X18
 	VADDPS        X18, X16, X16
-	VMOVUPS       X16, (R10)
-	ADDQ          R9, R10
+	VMOVSS        X16, (R11)
+	VEXTRACTPS    $0x01, X16, (R11)(R12*1)
+	VEXTRACTPS    $0x02, X16, (R11)(R12*2)
+	VEXTRACTPS    $0x03, X16, (R11)(R13*1)
+	ADDQ          R10, R11
 	VEXTRACTF64X4 $0x01, Z12, Y17
 	VADDPS        Y12, Y17, Y17
 	VEXTRACTF32X4 $0x01, Y17, X16
@@ -3776,9 +3938,12 @@ store:
 	VSHUFPS       $0x44, X19, X18, X16
 	VSHUFPS       $0xee, X19, X18, X18
 	VADDPS        X18, X16, X16
-	VMOVUPS       X16, (R10)
-	ADDQ          $0x00000010, AX
-	LEAQ          (CX)(BX*4), CX
+	VMOVSS        X16, (R11)
+	VEXTRACTPS    $0x01, X16, (R11)(R12*1)
+	VEXTRACTPS    $0x02, X16, (R11)(R12*2)
+	VEXTRACTPS    $0x03, X16, (R11)(R13*1)
+	ADDQ          $0x04, AX
+	ADDQ          DI, CX
 	DECQ          SI
 	JNE           group
 	VZEROUPPER
@@ -3845,7 +4010,7 @@ store:
 	VPERMILPS     $0xb1, X1, X2
 	VADDPS        X2, X1, X1
 	VMOVSS        X1, (SI)
-	ADDQ          $0x00000004, AX
+	ADDQ          $0x04, AX
 	ADDQ          DX, CX
 	DECQ          BX
 	JNE           group

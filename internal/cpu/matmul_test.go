@@ -3,7 +3,6 @@ package cpu
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -171,13 +170,4 @@ func TestMatMulRefusesWrongShapes(t *testing.T) {
 	} {
 		require.PanicsWithValue(t, want, f)
 	}
-}
-
-func benchMatrix(t DType, rows, cols int) Matrix {
-	w := Matrix{Type: t, Rows: rows, Cols: cols, Data: make([]byte, rows*cols*t.Size())}
-	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range w.Data {
-		w.Data[i] = byte(rng.Uint32()) & 0x3b // small positive numbers in every type
-	}
-	return w
 }

@@ -4,32 +4,32 @@
 
 package cpu
 
-// tile1x4F32AVX2 multiplies 1 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile1x4F32AVX2 multiplies 1 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile1x4F32AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile2x4F32AVX2 multiplies 2 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile2x4F32AVX2 multiplies 2 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile2x4F32AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile1x1F32AVX2 multiplies 1 rows of a by groups of 1 rows of w. Strides are in bytes.
+// tile1x1F32AVX2 multiplies 1 rows of a by 1·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile1x1F32AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile1x4BF16AVX2 multiplies 1 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile1x4BF16AVX2 multiplies 1 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile1x4BF16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile2x4BF16AVX2 multiplies 2 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile2x4BF16AVX2 multiplies 2 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile2x4BF16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile1x1BF16AVX2 multiplies 1 rows of a by groups of 1 rows of w. Strides are in bytes.
+// tile1x1BF16AVX2 multiplies 1 rows of a by 1·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile1x1BF16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
@@ -39,17 +39,17 @@ func tile1x1BF16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, 
 //go:noescape
 func convertBF16AVX2(dst *float32, src *byte, n uintptr)
 
-// tile1x4F16AVX2 multiplies 1 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile1x4F16AVX2 multiplies 1 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile1x4F16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile2x4F16AVX2 multiplies 2 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile2x4F16AVX2 multiplies 2 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile2x4F16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile1x1F16AVX2 multiplies 1 rows of a by groups of 1 rows of w. Strides are in bytes.
+// tile1x1F16AVX2 multiplies 1 rows of a by 1·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile1x1F16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
@@ -104,42 +104,42 @@ func siluMulAVX2(dst *float32, gate *float32, up *float32, n uintptr)
 //go:noescape
 func geluMulAVX2(dst *float32, gate *float32, up *float32, n uintptr)
 
-// tile1x4F32AVX512 multiplies 1 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile1x4F32AVX512 multiplies 1 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile1x4F32AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile2x4F32AVX512 multiplies 2 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile2x4F32AVX512 multiplies 2 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile2x4F32AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile4x4F32AVX512 multiplies 4 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile4x4F32AVX512 multiplies 4 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile4x4F32AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile1x1F32AVX512 multiplies 1 rows of a by groups of 1 rows of w. Strides are in bytes.
+// tile1x1F32AVX512 multiplies 1 rows of a by 1·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile1x1F32AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile1x4BF16AVX512 multiplies 1 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile1x4BF16AVX512 multiplies 1 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile1x4BF16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile2x4BF16AVX512 multiplies 2 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile2x4BF16AVX512 multiplies 2 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile2x4BF16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile4x4BF16AVX512 multiplies 4 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile4x4BF16AVX512 multiplies 4 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile4x4BF16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile1x1BF16AVX512 multiplies 1 rows of a by groups of 1 rows of w. Strides are in bytes.
+// tile1x1BF16AVX512 multiplies 1 rows of a by 1·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile1x1BF16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
@@ -149,22 +149,22 @@ func tile1x1BF16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte
 //go:noescape
 func convertBF16AVX512(dst *float32, src *byte, n uintptr)
 
-// tile1x4F16AVX512 multiplies 1 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile1x4F16AVX512 multiplies 1 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile1x4F16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile2x4F16AVX512 multiplies 2 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile2x4F16AVX512 multiplies 2 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile2x4F16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile4x4F16AVX512 multiplies 4 rows of a by groups of 4 rows of w. Strides are in bytes.
+// tile4x4F16AVX512 multiplies 4 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile4x4F16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
-// tile1x1F16AVX512 multiplies 1 rows of a by groups of 1 rows of w. Strides are in bytes.
+// tile1x1F16AVX512 multiplies 1 rows of a by 1·groups rows of w. Strides are in bytes.
 //
 //go:noescape
 func tile1x1F16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)

@@ -8,8 +8,11 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// tile writes c[i][j] = Σ a[i][t]·w[j][t] for m rows of a and groups·n rows of w. One accumulator an output, t in steps of a vector: the order
+// tile writes c[i][j] = Σ a[i][t]·w[j][t] for m rows of a and n·groups rows of w. One accumulator an output, t in steps of a vector: the order
 // is the same in every tile.
+//
+// Group g of w is the rows g, g+groups, g+2·groups, …: reading them takes n long streams through memory, which the processor prefetches;
+// neighbouring rows would be short ones that end in each other.
 //
 // The end of a row is masked in AVX-512. In AVX2 it is read again as the last full vector, with what has been added already set to zero,
 // so k is at least 8 there.
@@ -17,11 +20,17 @@ func tile(s *isa, t string, m, n int) {
 	name := fmt.Sprintf("tile%dx%d%s%s", m, n, t, s.name)
 	TEXT(name, NOSPLIT, "func(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k, groups uintptr)")
 	Pragma("noescape")
-	Doc(fmt.Sprintf("%s multiplies %d rows of a by groups of %d rows of w. Strides are in bytes.", name, m, n))
+	Doc(fmt.Sprintf("%s multiplies %d rows of a by %d·groups rows of w. Strides are in bytes.", name, m, n))
 	c, w := param("c"), param("w")
 	lda, ldw := param("lda"), param("ldw")
 	groups := param("groups")
 	var lda3, ldw3 reg.Register
+	next := ldw // from one group to the next
+	if n > 1 {
+		next = GP64()
+		MOVQ(ldw, next)
+		IMULQ(groups, ldw)
+	}
 	if m > 2 {
 		r := GP64()
 		LEAQ(Mem{Base: lda, Index: lda, Scale: 2}, r)
@@ -98,12 +107,21 @@ func tile(s *isa, t string, m, n int) {
 		})
 	}
 	Label("store")
-	ldc := param("ldc")
-	cp := GP64()
+	ldc, cp := param("ldc"), GP64()
 	MOVQ(c, cp)
+	var step1, step3 reg.GPVirtual // bytes of groups elements, and three times that
+	if n == 4 {
+		step1, step3 = param("groups"), GP64()
+		SHLQ(Imm(2), step1)
+		LEAQ(Mem{Base: step1, Index: step1, Scale: 2}, step3)
+	}
 	for i := range m {
 		if n == 4 {
-			VMOVUPS(s.sum4(acc[i]), Mem{Base: cp})
+			r := s.sum4(acc[i])
+			VMOVSS(r, Mem{Base: cp})
+			for j := 1; j < 4; j++ {
+				VEXTRACTPS(Imm(uint64(j)), r, row(cp, step1, step3, j))
+			}
 		} else {
 			VMOVSS(s.sum(acc[i][0]), Mem{Base: cp})
 		}
@@ -111,12 +129,8 @@ func tile(s *isa, t string, m, n int) {
 			ADDQ(ldc, cp)
 		}
 	}
-	ADDQ(U32(4*n), c)
-	if n == 4 {
-		LEAQ(Mem{Base: w, Index: ldw, Scale: 4}, w)
-	} else {
-		ADDQ(ldw, w)
-	}
+	ADDQ(Imm(4), c)
+	ADDQ(next, w)
 	DECQ(groups)
 	JNE(LabelRef("group"))
 	VZEROUPPER()
