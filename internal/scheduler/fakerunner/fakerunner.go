@@ -5,7 +5,7 @@ package fakerunner
 import (
 	"fmt"
 	"hash/fnv"
-	"sync"
+	"sync/atomic"
 
 	"github.com/enginetest/enginetest/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/sample"
@@ -23,12 +23,13 @@ type Runner struct {
 	OnExecute func(*modelrunner.Batch) error       // called first in every step
 	OnSeq     func(i int, s modelrunner.Seq) error // its error is that sequence's own
 	OnClose   func() error
+	Pick      func(context []int32, st *sample.State) int32 // instead of the hash
+	Ledger    *ledger.Ledger                                // nil: one of its own
 
-	mu       sync.Mutex
-	holdings []ledger.Holding
-	closed   int
-	steps    int
-	kv       []entry
+	closed atomic.Int32
+	steps  atomic.Int32
+	ids    []ledger.ID
+	kv     []entry
 }
 
 // entry is what the cache holds for one token.
@@ -36,6 +37,9 @@ type entry struct{ token, position int32 }
 
 // Next is the token that follows a context, for a request with this sampler.
 func (r *Runner) Next(context []int32, st *sample.State) int32 {
+	if r.Pick != nil {
+		return r.Pick(context, st)
+	}
 	h := fnv.New64a()
 	for _, id := range context {
 		h.Write([]byte{byte(id), byte(id >> 8), byte(id >> 16), byte(id >> 24)})
@@ -76,15 +80,13 @@ func (r *Runner) AllocateKV(blocks int) error {
 	for i := range r.kv {
 		r.kv[i] = entry{-1, -1}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.holdings = append(r.holdings, ledger.Holding{Owner: "kv_cache", Kind: "fake", Device: "fake:0", Bytes: int64(blocks) * BytesPerBlock})
+	r.Hold(ledger.Holding{Owner: "kv_cache", Kind: "fake", Device: "fake:0", Bytes: int64(blocks) * BytesPerBlock})
 	return nil
 }
 
 // Execute implements modelrunner.Runner.
 func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) {
-	r.steps++
+	r.steps.Add(1)
 	if r.OnExecute != nil {
 		if err := r.OnExecute(b); err != nil {
 			return nil, err
@@ -148,19 +150,16 @@ func (r *Runner) context(b *modelrunner.Batch, s modelrunner.Seq) ([]int32, erro
 	return out, nil
 }
 
-// Hold makes the runner own something that only Close gives back.
+// Hold makes the runner own something until Close.
 func (r *Runner) Hold(h ledger.Holding) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.holdings = append(r.holdings, h)
+	if r.Ledger == nil {
+		r.Ledger = ledger.New(false)
+	}
+	r.ids = append(r.ids, r.Ledger.Add(h))
 }
 
 // Holdings implements modelrunner.Runner.
-func (r *Runner) Holdings() []ledger.Holding {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]ledger.Holding(nil), r.holdings...)
-}
+func (r *Runner) Holdings() []ledger.Holding { return r.Ledger.Holdings() }
 
 // Close implements modelrunner.Runner.
 func (r *Runner) Close() error {
@@ -169,17 +168,20 @@ func (r *Runner) Close() error {
 			return err
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed++
-	r.holdings, r.kv = nil, nil
+	for _, id := range r.ids {
+		if err := r.Ledger.Remove(id); err != nil {
+			return err
+		}
+	}
+	r.closed.Add(1)
+	r.ids, r.kv = nil, nil
 	return nil
 }
 
-// Closed counts the calls of Close that went well, Steps those of Execute.
-func (r *Runner) Closed() int { r.mu.Lock(); defer r.mu.Unlock(); return r.closed }
+// Closed counts the calls of Close that went well.
+func (r *Runner) Closed() int { return int(r.closed.Load()) }
 
 // Steps counts the calls of Execute.
-func (r *Runner) Steps() int { return r.steps }
+func (r *Runner) Steps() int { return int(r.steps.Load()) }
 
 var _ modelrunner.Runner = (*Runner)(nil)
