@@ -3,6 +3,10 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"time"
+
+	"github.com/enginetest/enginetest/ledger"
 )
 
 // Errors that a caller can test for with errors.Is.
@@ -12,6 +16,9 @@ var (
 	ErrSleeping     = errors.New("engine: asleep; call Wake first") // recoverable
 	ErrBlocksInUse  = errors.New("engine: prefix cache not reset")  // blocks are still in use
 	ErrPromptTooBig = errors.New("engine: prompt does not fit")     // longer than MaxModelLen or than the whole KV cache
+	ErrOutOfMemory  = errors.New("engine: out of device memory")
+	ErrNoTokenizer  = errors.New("engine: no tokenizer") // the checkpoint has none, or Config.SkipTokenizer
+	ErrInjected     = errors.New("engine: injected fault")
 )
 
 // ParamError is a parameter outside its range.
@@ -24,3 +31,52 @@ type ParamError struct {
 func (e *ParamError) Error() string {
 	return fmt.Sprintf("engine: %s is %v, must be %s", e.Field, e.Value, e.Bound)
 }
+
+// PanicError is a panic inside the engine. It unwraps to the panic's value when that is an error.
+type PanicError struct {
+	Phase string // what the engine was doing
+	Value string // of the panic, printed: the value itself could keep the engine reachable
+	Stack string
+	err   error
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("panic during %s: %s\n%s", e.Phase, e.Value, strings.TrimSpace(e.Stack))
+}
+
+// Unwrap is the panic's value, when that is an error.
+func (e *PanicError) Unwrap() error { return e.err }
+
+// LeakError is device memory that Shutdown could not give back.
+type LeakError struct{ Holdings []ledger.Holding }
+
+func (e *LeakError) Error() string {
+	var sum int64
+	for _, h := range e.Holdings {
+		sum += h.Bytes
+	}
+	s := fmt.Sprintf("engine: %s of device memory in %d allocations are still held after shutdown:\n%s",
+		ledger.FormatBytes(sum), len(e.Holdings), strings.TrimRight(ledger.Format(e.Holdings), "\n"))
+	if len(e.Holdings) > 0 && e.Holdings[0].Stack == nil {
+		s += "\n    set Config.RecordStacks to see where they were allocated"
+	}
+	return s
+}
+
+// ShutdownTimeoutError says what Shutdown was still waiting for when its context ended. The shutdown goes on; another call of Shutdown waits
+// for it again.
+type ShutdownTimeoutError struct {
+	Phase   string        // what the engine was doing
+	Running time.Duration // for how long
+	Cause   error         // the context's
+}
+
+func (e *ShutdownTimeoutError) Error() string {
+	return fmt.Sprintf("engine: shutdown not finished: %s has been running for %s: %v", e.Phase, e.Running.Round(time.Millisecond), e.Cause)
+}
+
+// Unwrap is the context's error.
+func (e *ShutdownTimeoutError) Unwrap() error { return e.Cause }
+
+// dead is the error of every request to an engine that failed of cause.
+func dead(cause error) error { return fmt.Errorf("%w: %w", ErrEngineDead, cause) }

@@ -1,6 +1,6 @@
 package engine
 
-// Fault is an injected failure: data, so that it crosses process boundaries with the Config.
+// Fault is an injected failure: data, so that it crosses process boundaries with the Config. It strikes once.
 type Fault struct {
 	Point  FaultPoint
 	Rank   int // device rank it strikes; -1 every rank
@@ -30,7 +30,7 @@ type FaultAction string
 const (
 	ActError FaultAction = "error"
 	ActPanic FaultAction = "panic"
-	ActHang  FaultAction = "hang"          // until the engine is shut down
+	ActHang  FaultAction = "hang"          // until the engine is shut down; in Open and in Shutdown, until their context ends
 	ActOOM   FaultAction = "out_of_memory" // the error of a failed allocation
 	ActExit  FaultAction = "exit"          // the process: os.Exit(1)
 	ActKill  FaultAction = "kill"          // the process: SIGKILL
@@ -40,5 +40,5 @@ const (
 type FaultReport struct {
 	Fault  Fault
 	Passes int // times its point was passed
-	Fired  int
+	Fired  int // 0 or 1: a Fault strikes once
 }

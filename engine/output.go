@@ -16,6 +16,7 @@ const (
 	FinishStop   FinishReason = "stop"   // EOS, a stop id or a stop string
 	FinishLength FinishReason = "length" // MaxTokens or MaxModelLen
 	FinishAbort  FinishReason = "abort"  // Abort, a cancelled context, or a shutdown
+	FinishError  FinishReason = "error"  // the request or the whole engine failed; the error of Generate says why
 )
 
 // Output is what a request gave.

@@ -1,0 +1,130 @@
+// Package engine is the bundled inference engine: vLLM V1's shape in Go, small enough to be read, with a life that can be checked.
+//
+// [Open] loads a Hugging Face checkpoint and starts one goroutine that computes in steps: a scheduler with continuous batching, chunked prefill
+// and preemption, a paged KV cache with a prefix cache, a model runner on one device, a sampler. [Engine.Generate] and [Engine.Stream] hand
+// requests to it. [Engine.Shutdown] ends it and proves that the device memory is back.
+//
+// What it prints when it fails:
+//
+//	engine: Temperature is 3, must be in [0, 2]
+//	engine: prompt does not fit: 1200 tokens, at most 1023 with MaxModelLen 1024 and one token of output
+//	engine: out of device memory: one sequence of MaxModelLen 1024 needs 64 KV blocks (1.0 MiB), KVCacheBytes gives 4 (64.0 KiB): lower …
+//	engine: dead: step 11 (4 tokens, 4 sequences): engine: injected fault at forward
+//	engine: prefix cache not reset: kvcache: 3 of 64 blocks are in use by running sequences
+//	engine: shutdown not finished: a forward pass has been running for 30s: context deadline exceeded
+//	engine: 64.0 MiB of device memory in 1 allocations are still held after shutdown: …
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// Engine serves one model. Its methods are safe for concurrent use. Shut it down when done: one that is dropped is reported through
+// Config.Logger, and keeps its memory.
+type Engine struct {
+	c       *core
+	dropped runtime.Cleanup
+}
+
+// Open loads a model and starts an engine. The context is for the loading only: when it ends, Open gives up and releases what it has.
+//
+// Errors: [*ParamError], [ErrOutOfMemory] with the numbers, what is wrong with the checkpoint (file, tensor, got, want), or the context's.
+func Open(ctx context.Context, cfg Config) (*Engine, error) { return open(ctx, cfg, loadCheckpoint) }
+
+func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {
+	cfg, err := cfg.resolve()
+	if err != nil {
+		return nil, err
+	}
+	c := newCore(cfg)
+	c.openedAt = callers(3)
+	stop := context.AfterFunc(ctx, c.end)
+	err = c.build(ctx, load)
+	if !stop() || err != nil {
+		if cause := ctx.Err(); cause != nil {
+			err = errors.Join(cause, err)
+		}
+		c.release()
+		return nil, errors.Join(fmt.Errorf("engine: opening %s: %w", cfg.Model, err), c.result)
+	}
+	go c.loop()
+	e := &Engine{c: c}
+	e.dropped = runtime.AddCleanup(e, (*core).reportDropped, c)
+	return e, nil
+}
+
+// Config is what Open was given, with every default filled in.
+func (e *Engine) Config() Config { return e.c.cfg }
+
+// State is where the engine stands in its life.
+func (e *Engine) State() State {
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	return e.c.state
+}
+
+// Stats gives the counters of the last step. A request that has been answered is in them.
+func (e *Engine) Stats() Stats {
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	s := e.c.stats
+	s.State = e.c.state
+	return s
+}
+
+// Holdings lists the device memory that the engine owns now; nothing after a Shutdown that went well.
+func (e *Engine) Holdings() []ledger.Holding { return e.c.ledger.Holdings() }
+
+// Faults says which of Config.Faults struck.
+func (e *Engine) Faults() []FaultReport { return e.c.faults.report() }
+
+// Done is closed when the engine takes no more work for good: it has failed, or it was shut down. Err says which.
+func (e *Engine) Done() <-chan struct{} { return e.c.done }
+
+// Err is nil while the engine lives, [ErrEngineDead] with the cause when it failed, and else [ErrStopped].
+func (e *Engine) Err() error {
+	select {
+	case <-e.c.done:
+	default:
+		return nil
+	}
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	return e.c.state.refusal(e.c.cause)
+}
+
+// Parts lists what nobody may reach after Shutdown, by name, for checks that hold them weakly. Nothing is left to list after Shutdown.
+func (e *Engine) Parts() map[string]any {
+	e.c.mu.Lock()
+	defer e.c.mu.Unlock()
+	parts := map[string]any{}
+	if e.c.runner != nil {
+		parts["model runner"] = e.c.runner
+		parts["scheduler"] = e.c.sched
+		parts["kv cache"] = e.c.cache
+	}
+	return parts
+}
+
+// Encode turns text into token ids, with the special tokens that the tokenizer puts around a prompt. Errors: [ErrNoTokenizer], [ErrStopped].
+func (e *Engine) Encode(text string) ([]int32, error) {
+	tok, err := e.c.tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	return tok.Encode(text, true), nil
+}
+
+// Decode turns token ids into text, without special tokens. Errors: [ErrNoTokenizer], [ErrStopped].
+func (e *Engine) Decode(ids []int32) (string, error) {
+	tok, err := e.c.tokenizer()
+	if err != nil {
+		return "", err
+	}
+	return tok.Decode(ids, true), nil
+}

@@ -1,0 +1,160 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/enginetest/enginetest/internal/modelrunner"
+)
+
+// faults are the injected ones of an engine. Each fires at most once, so that what comes after a failure can be tested too.
+type faults struct {
+	profiling atomic.Bool // a forward pass is Open's
+
+	mu      sync.Mutex
+	reports []FaultReport
+	ctx     context.Context // ends a hang
+}
+
+func newFaults(list []Fault, life context.Context) *faults {
+	f := &faults{ctx: life}
+	for _, x := range list {
+		f.reports = append(f.reports, FaultReport{Fault: x})
+	}
+	return f
+}
+
+// report copies the counters.
+func (f *faults) report() []FaultReport {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]FaultReport(nil), f.reports...)
+}
+
+// hangUntil changes what ends a hang.
+func (f *faults) hangUntil(ctx context.Context) {
+	f.mu.Lock()
+	f.ctx = ctx
+	f.mu.Unlock()
+}
+
+// hooks are the points that lie in the runner.
+func (f *faults) hooks() modelrunner.Hooks {
+	if len(f.reports) == 0 {
+		return modelrunner.Hooks{}
+	}
+	return modelrunner.Hooks{
+		Load:     func() error { return f.pass(FaultLoad) },
+		Allocate: func(string, int64) error { return f.pass(FaultAllocate) },
+		Forward: func() error {
+			if f.profiling.Load() {
+				return f.pass(FaultProfile)
+			}
+			return f.pass(FaultForward)
+		},
+		Sample: func() error {
+			if f.profiling.Load() {
+				return nil
+			}
+			return f.pass(FaultSample)
+		},
+		Release: func(owner string, _ int64) error {
+			if err := f.pass(FaultShutdown); err != nil {
+				return fmt.Errorf("release of %s: %w", owner, err)
+			}
+			return nil
+		},
+	}
+}
+
+// pass counts a pass of the point on rank 0, the only device, and does what a fault says that is due.
+func (f *faults) pass(p FaultPoint) error {
+	if len(f.reports) == 0 {
+		return nil
+	}
+	due, ctx, ok := f.due(p)
+	if !ok {
+		return nil
+	}
+	err := fmt.Errorf("%w at %s", ErrInjected, p)
+	if due.Text != "" {
+		err = fmt.Errorf("%w: %s", err, due.Text)
+	}
+	switch due.Action {
+	case ActPanic:
+		panic(err)
+	case ActHang:
+		<-ctx.Done()
+		return fmt.Errorf("%w: hung until %w", err, context.Cause(ctx))
+	case ActOOM:
+		return fmt.Errorf("%w: %w", ErrOutOfMemory, err)
+	case ActExit:
+		os.Exit(1)
+	case ActKill:
+		self, _ := os.FindProcess(os.Getpid())
+		_ = self.Kill()
+		select {}
+	}
+	return err
+}
+
+// due counts the pass and gives the fault that strikes now.
+func (f *faults) due(p FaultPoint) (Fault, context.Context, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	found := -1
+	for i := range f.reports {
+		r := &f.reports[i]
+		if r.Fault.Point != p || r.Fault.Rank > 0 {
+			continue
+		}
+		r.Passes++
+		if found < 0 && r.Fired == 0 && r.Passes > r.Fault.After {
+			r.Fired++
+			found = i
+		}
+	}
+	if found < 0 {
+		return Fault{}, nil, false
+	}
+	return f.reports[found].Fault, f.ctx, true
+}
+
+// check refuses a fault that could never fire.
+func (f Fault) check(i int) error {
+	field := fmt.Sprintf("Faults[%d]", i)
+	switch f.Point {
+	case FaultLoad, FaultAllocate, FaultProfile, FaultForward, FaultSample, FaultOutput, FaultShutdown:
+	default:
+		return &ParamError{field + ".Point", fmt.Sprintf("%q", f.Point), "load, allocate, profile, forward, sample, output or shutdown"}
+	}
+	switch f.Action {
+	case ActError, ActPanic, ActHang, ActOOM, ActExit, ActKill:
+	default:
+		return &ParamError{field + ".Action", fmt.Sprintf("%q", f.Action), "error, panic, hang, out_of_memory, exit or kill"}
+	}
+	if f.Rank < -1 {
+		return &ParamError{field + ".Rank", f.Rank, "a device's rank, or -1 for every one"}
+	}
+	if f.After < 0 {
+		return &ParamError{field + ".After", f.After, "≥ 0"}
+	}
+	return nil
+}
+
+// panicError turns a recovered value into an error. Only errors are kept as they are: anything else could keep the engine reachable.
+func panicError(phase string, v any, stack []byte) *PanicError {
+	e := &PanicError{Phase: phase, Value: fmt.Sprint(v), Stack: string(stack)}
+	if err, ok := v.(error); ok {
+		e.err = err
+	}
+	var inner *PanicError
+	if errors.As(e.err, &inner) {
+		return inner
+	}
+	return e
+}

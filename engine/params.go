@@ -1,0 +1,249 @@
+package engine
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/enginetest/enginetest/internal/sample"
+	"github.com/enginetest/enginetest/internal/tokenizer"
+)
+
+// limits is what sampling parameters are checked against.
+type limits struct {
+	vocab int
+	eos   []int32
+	tok   *tokenizer.Tokenizer // nil: none
+}
+
+// rules are a request's parameters that the engine itself follows; the sampler has the rest.
+type rules struct {
+	n           int
+	maxTokens   int
+	minTokens   int
+	eos         []int32 // end the output, unless ignored
+	stopIDs     []int32
+	stop        []string
+	includeStop bool
+	skipSpecial bool
+	logprobs    int // -1: none
+	prompt      int // prompt logprobs; -1: none
+}
+
+// number is one numeric parameter and its range.
+type number struct {
+	field  string
+	value  float64
+	lo, hi float64
+	loOpen bool // lo itself is not allowed
+	hiOpen bool
+	note   string
+}
+
+func (n number) check() error {
+	v := n.value
+	if v >= n.lo && v <= n.hi && !(n.loOpen && v == n.lo) && !(n.hiOpen && v == n.hi) && !math.IsInf(v, 0) {
+		return nil
+	}
+	open, end := "[", "]"
+	if n.loOpen {
+		open = "("
+	}
+	if n.hiOpen {
+		end = ")"
+	}
+	bound := fmt.Sprintf("in %s%g, %g%s", open, n.lo, n.hi, end)
+	if math.IsInf(n.hi, 1) {
+		bound = fmt.Sprintf("finite and ≥ %g", n.lo)
+		if n.loOpen {
+			bound = fmt.Sprintf("finite and > %g", n.lo)
+		}
+	}
+	return &ParamError{n.field, v, bound + n.note}
+}
+
+const (
+	maxN          = 16384 // vLLM's VLLM_MAX_N_SEQUENCES
+	greedyBelow   = 1e-5  // vLLM's _SAMPLING_EPS
+	leastTemp     = 0.01  // vLLM's _MAX_TEMP: lower temperatures overflow
+	maxLogitBias  = 100
+	defaultTokens = 16
+)
+
+// resolve checks the parameters and turns them into what the sampler and the engine use.
+func (p SamplingParams) resolve(l limits) (sample.Params, rules, error) {
+	if err := p.checkNumbers(); err != nil {
+		return sample.Params{}, rules{}, err
+	}
+	r, err := p.rules(l)
+	if err != nil {
+		return sample.Params{}, rules{}, err
+	}
+	if err := p.checkIDs(l.vocab); err != nil {
+		return sample.Params{}, rules{}, err
+	}
+	s := sample.Params{
+		Temperature: p.Temperature, TopK: max(p.TopK, 0), TopP: or(p.TopP, 1), MinP: p.MinP, TypicalP: or(p.TypicalP, 1), EpsilonCutoff: p.EpsilonCutoff,
+		RepetitionPenalty: or(p.RepetitionPenalty, 1), PresencePenalty: p.PresencePenalty, FrequencyPenalty: p.FrequencyPenalty,
+		NoRepeatNGram: p.NoRepeatNGramSize, Allowed: append([]int32(nil), p.AllowedTokenIDs...),
+		MinTokens: r.minTokens, Logprobs: r.logprobs,
+		StopIDs: append(append([]int32(nil), r.eos...), r.stopIDs...),
+	}
+	if p.Seed != nil {
+		s.Seed = uint64(*p.Seed)
+	}
+	switch {
+	case s.Temperature < greedyBelow:
+		s.Temperature, s.TopK, s.TopP, s.MinP, s.TypicalP, s.EpsilonCutoff = 0, 0, 1, 0, 1, 0
+	case s.Temperature < leastTemp:
+		s.Temperature = leastTemp
+	}
+	if len(p.LogitBias) > 0 {
+		s.LogitBias = make(map[int32]float32, len(p.LogitBias))
+		for id, b := range p.LogitBias {
+			s.LogitBias[id] = float32(min(max(b, -maxLogitBias), maxLogitBias))
+		}
+	}
+	s.BadWords, err = badWords(p.BadWords, l)
+	return s, r, err
+}
+
+func or(v, def float64) float64 {
+	if v == 0 {
+		return def
+	}
+	return v
+}
+
+// checkNumbers checks each number's range. Source of the ranges: vLLM's SamplingParams, and transformers' logits processors for TypicalP,
+// EpsilonCutoff and NoRepeatNGramSize.
+func (p *SamplingParams) checkNumbers() error {
+	inf := math.Inf(1)
+	for _, n := range []number{
+		{field: "MaxTokens", value: float64(p.MaxTokens), lo: 0, hi: inf, note: " (0 is 16)"},
+		{field: "N", value: float64(p.N), lo: 0, hi: maxN, note: " (0 is 1)"},
+		{field: "Temperature", value: p.Temperature, lo: 0, hi: 2},
+		{field: "TopK", value: float64(p.TopK), lo: -1, hi: inf, note: " (0 and -1 are off)"},
+		{field: "TopP", value: p.TopP, lo: 0, hi: 1, note: " (0 is off)"},
+		{field: "MinP", value: p.MinP, lo: 0, hi: 1},
+		{field: "TypicalP", value: p.TypicalP, lo: 0, hi: 1, note: " (0 is off)"},
+		{field: "EpsilonCutoff", value: p.EpsilonCutoff, lo: 0, hi: 1, hiOpen: true},
+		{field: "RepetitionPenalty", value: p.RepetitionPenalty, lo: 0, hi: inf, note: " (0 is off)"},
+		{field: "PresencePenalty", value: p.PresencePenalty, lo: -2, hi: 2},
+		{field: "FrequencyPenalty", value: p.FrequencyPenalty, lo: -2, hi: 2},
+		{field: "NoRepeatNGramSize", value: float64(p.NoRepeatNGramSize), lo: 0, hi: inf, note: " (0 is off)"},
+	} {
+		if err := n.check(); err != nil {
+			return err
+		}
+	}
+	for id, b := range p.LogitBias {
+		if err := (number{field: fmt.Sprintf("LogitBias[%d]", id), value: b, lo: -math.MaxFloat64, hi: math.MaxFloat64}).check(); err != nil {
+			return &ParamError{fmt.Sprintf("LogitBias[%d]", id), b, "finite (it is clamped to ±100)"}
+		}
+	}
+	return nil
+}
+
+// rules resolves what the engine follows itself.
+func (p *SamplingParams) rules(l limits) (rules, error) {
+	r := rules{
+		n: max(p.N, 1), maxTokens: p.MaxTokens, minTokens: p.MinTokens, stopIDs: append([]int32(nil), p.StopTokenIDs...),
+		stop: append([]string(nil), p.Stop...), includeStop: p.IncludeStopInOutput, skipSpecial: p.SkipSpecialTokens == nil || *p.SkipSpecialTokens,
+	}
+	if r.maxTokens == 0 {
+		r.maxTokens = defaultTokens
+	}
+	if !p.IgnoreEOS {
+		r.eos = l.eos
+	}
+	if p.MinTokens < 0 || p.MinTokens > r.maxTokens {
+		return r, &ParamError{"MinTokens", p.MinTokens, fmt.Sprintf("in [0, MaxTokens (%d)]", r.maxTokens)}
+	}
+	if r.n > 1 && p.Temperature < greedyBelow {
+		return r, &ParamError{"N", p.N, "1 with greedy sampling (Temperature 0): all outputs would be equal"}
+	}
+	if len(p.Stop) > 0 && l.tok == nil {
+		return r, fmt.Errorf("%w: Stop needs one; StopTokenIDs does not", ErrNoTokenizer)
+	}
+	for i, s := range p.Stop {
+		if s == "" {
+			return r, &ParamError{fmt.Sprintf("Stop[%d]", i), `""`, "a text"}
+		}
+	}
+	var err error
+	if r.logprobs, err = logprobs("Logprobs", p.Logprobs, l.vocab); err != nil {
+		return r, err
+	}
+	r.prompt, err = logprobs("PromptLogprobs", p.PromptLogprobs, l.vocab)
+	return r, err
+}
+
+// logprobs resolves a number of log-probabilities: -1 none.
+func logprobs(field string, k *int, vocab int) (int, error) {
+	switch {
+	case k == nil:
+		return -1, nil
+	case *k == -1:
+		return vocab, nil
+	case *k < 0 || *k > vocab:
+		return 0, &ParamError{field, *k, fmt.Sprintf("in [0, %d], or -1 for the whole vocabulary", vocab)}
+	}
+	return *k, nil
+}
+
+func (p *SamplingParams) checkIDs(vocab int) error {
+	for i, id := range p.StopTokenIDs {
+		if err := checkID(fmt.Sprintf("StopTokenIDs[%d]", i), id, vocab); err != nil {
+			return err
+		}
+	}
+	if p.AllowedTokenIDs != nil && len(p.AllowedTokenIDs) == 0 {
+		return &ParamError{"AllowedTokenIDs", "empty", "nil, or at least one id"}
+	}
+	for i, id := range p.AllowedTokenIDs {
+		if err := checkID(fmt.Sprintf("AllowedTokenIDs[%d]", i), id, vocab); err != nil {
+			return err
+		}
+	}
+	for id := range p.LogitBias {
+		if err := checkID("LogitBias' token id", id, vocab); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkID(field string, id int32, vocab int) error {
+	if id < 0 || int(id) >= vocab {
+		return &ParamError{field, id, fmt.Sprintf("a token id in [0, %d)", vocab)}
+	}
+	return nil
+}
+
+// badWords turns words into token sequences, each as it is at the start of a text and, when that is one more sequence of the same length, as
+// it is after a space (vLLM's rule).
+func badWords(words []string, l limits) ([][]int32, error) {
+	if len(words) == 0 {
+		return nil, nil
+	}
+	if l.tok == nil {
+		return nil, fmt.Errorf("%w: BadWords needs one", ErrNoTokenizer)
+	}
+	var out [][]int32
+	for i, w := range words {
+		w = strings.TrimLeft(w, " ")
+		if w == "" {
+			return nil, &ParamError{fmt.Sprintf("BadWords[%d]", i), fmt.Sprintf("%q", words[i]), "a text that is not blank"}
+		}
+		plain := l.tok.Encode(w, false)
+		spaced := l.tok.Encode(" "+w, false)
+		if len(plain) > 0 {
+			out = append(out, plain)
+		}
+		if len(spaced) > 0 && len(spaced) == len(plain) && spaced[0] != plain[0] {
+			out = append(out, spaced)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,203 @@
+package engine
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/enginetest/enginetest/internal/sample"
+	"github.com/enginetest/enginetest/internal/scheduler"
+	"github.com/enginetest/enginetest/internal/tokenizer"
+)
+
+// request is a Request on its way through the engine. It refers to nothing of the engine, so whoever keeps one keeps only that.
+//
+// The loop owns it until done is closed; only deltas are shared before.
+type request struct {
+	id       string
+	unseeded bool // gets a seed with its number
+	rules    rules
+	seqs     []*completion
+	out      Output
+	err      error
+	live     int          // completions that go on
+	cut      FinishReason // FinishAbort or FinishError when it did not end by itself
+	touched  bool         // is in core.dirty
+	stream   bool
+
+	done chan struct{} // closed when out and err are final
+
+	mu     sync.Mutex
+	deltas []Delta
+	more   chan struct{} // deltas came
+}
+
+// newRequest makes a request of checked parameters. All completions share one prompt and differ in their seed.
+func newRequest(id, prompt string, tokens []int32, params sample.Params, r rules, maxLen int, tok *tokenizer.Tokenizer, unseeded bool) *request {
+	q := &request{id: id, unseeded: unseeded, rules: r, live: r.n, done: make(chan struct{}), more: make(chan struct{}, 1)}
+	q.out = Output{Prompt: prompt, PromptTokenIDs: slices.Clone(tokens)}
+	for i := range r.n {
+		p := &completion{req: q, index: i}
+		p.seq = scheduler.Seq{PromptLen: len(tokens), MaxLen: min(len(tokens)+r.maxTokens, maxLen), PromptLogprobs: -1, Owner: p}
+		p.seq.Tokens = append(make([]int32, 0, len(tokens)+min(r.maxTokens, 64)), tokens...)
+		p.seq.Sampler = &sample.State{Params: params, Prompt: q.out.PromptTokenIDs}
+		if i == 0 {
+			p.seq.PromptLogprobs = r.prompt
+		} else {
+			p.seq.Leader = &q.seqs[0].seq
+		}
+		if tok != nil {
+			p.text = newText(tok, r)
+		}
+		q.seqs = append(q.seqs, p)
+	}
+	if r.prompt >= 0 {
+		q.out.PromptLogprobs = make([][]Logprob, len(tokens))
+	}
+	q.seed(params.Seed)
+	return q
+}
+
+// seed gives every completion a seed of its own.
+func (r *request) seed(seed uint64) {
+	for i, p := range r.seqs {
+		p.seq.Sampler.Params.Seed = seed + uint64(i)
+	}
+}
+
+// addPromptLogprobs enters those of a chunk, whose first token has the given position. A chunk that is computed again gives the same.
+func (r *request) addPromptLogprobs(first int, lps [][]sample.Logprob, tok *tokenizer.Tokenizer) {
+	for i, lp := range lps {
+		r.out.PromptLogprobs[first+i+1] = logprobsOf(lp, tok)
+	}
+}
+
+// deliver hands over what the loop has for the caller.
+func (r *request) deliver() {
+	if r.stream {
+		r.mu.Lock()
+		for _, p := range r.seqs {
+			if d, ok := p.delta(); ok {
+				r.deltas = append(r.deltas, d)
+			}
+		}
+		r.mu.Unlock()
+		select {
+		case r.more <- struct{}{}:
+		default:
+		}
+	}
+	if r.live > 0 {
+		return
+	}
+	r.out.CachedTokens = r.seqs[0].seq.CachedTokens
+	for _, p := range r.seqs {
+		r.out.Completions = append(r.out.Completions, p.completion())
+	}
+	r.seqs = nil // with them go the sampler's states, the block tables and the tokenizer
+	close(r.done)
+}
+
+// take gives the deltas that came since the last call.
+func (r *request) take() []Delta {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.deltas
+	r.deltas = nil
+	return d
+}
+
+// completion is one output of a request while it grows.
+type completion struct {
+	req   *request
+	index int
+	seq   scheduler.Seq
+	text  *text // nil without a tokenizer
+
+	logprobs   [][]Logprob
+	cumulative float64
+	reason     FinishReason
+	stopReason string
+
+	sentTokens int
+	sentReason bool
+}
+
+func (p *completion) finished() bool  { return p.reason != "" }
+func (p *completion) output() []int32 { return p.seq.Tokens[p.seq.PromptLen:] }
+func (p *completion) end(why FinishReason, reason string) {
+	p.reason, p.stopReason = why, reason
+	if p.text != nil {
+		p.text.flush()
+	}
+}
+
+// accept takes up a sampled token; true when it ended the completion.
+func (p *completion) accept(id int32, lps []sample.Logprob, l limits) bool {
+	r := &p.req.rules
+	p.seq.Tokens = append(p.seq.Tokens, id)
+	p.seq.Sampler.Output = p.output()
+	if r.logprobs >= 0 {
+		p.logprobs = append(p.logprobs, logprobsOf(lps, l.tok))
+		for _, lp := range lps {
+			if lp.Token == id {
+				p.cumulative += float64(lp.Logprob)
+			}
+		}
+	}
+	n := len(p.output())
+	why, reason := p.stopsAt(id, n)
+	if p.text != nil && (why != FinishStop || r.includeStop) {
+		// vLLM: the token that stops is in the ids, and in the text only when it is asked for.
+		if stop, ok := p.text.add(id, n > r.minTokens); ok {
+			why, reason = FinishStop, stop
+		}
+	}
+	if why == "" {
+		return false
+	}
+	p.end(why, reason)
+	return true
+}
+
+// stopsAt says whether the n-th output token ends the completion, apart from stop strings.
+func (p *completion) stopsAt(id int32, n int) (FinishReason, string) {
+	r := &p.req.rules
+	switch {
+	case n >= r.minTokens && slices.Contains(r.eos, id):
+		return FinishStop, ""
+	case n >= r.minTokens && slices.Contains(r.stopIDs, id):
+		return FinishStop, itoa(id)
+	case len(p.seq.Tokens) >= p.seq.MaxLen:
+		return FinishLength, ""
+	}
+	return "", ""
+}
+
+// delta is what came since the last one.
+func (p *completion) delta() (Delta, bool) {
+	out := p.output()
+	d := Delta{Index: p.index, TokenIDs: slices.Clone(out[p.sentTokens:])}
+	if p.logprobs != nil {
+		d.Logprobs = slices.Clone(p.logprobs[p.sentTokens:])
+	}
+	if p.text != nil {
+		d.Text = p.text.next(p.finished())
+	}
+	if p.finished() && !p.sentReason {
+		d.FinishReason, d.StopReason, p.sentReason = p.reason, p.stopReason, true
+	}
+	p.sentTokens = len(out)
+	return d, len(d.TokenIDs) > 0 || d.Text != "" || d.FinishReason != ""
+}
+
+// completion is the whole output.
+func (p *completion) completion() Completion {
+	c := Completion{
+		Index: p.index, TokenIDs: slices.Clone(p.output()), FinishReason: p.reason, StopReason: p.stopReason,
+		CumulativeLogprob: p.cumulative, Logprobs: p.logprobs,
+	}
+	if p.text != nil {
+		c.Text = p.text.String()
+	}
+	return c
+}

@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"strings"
+)
+
+// resolve fills in the defaults that do not depend on the checkpoint, and checks every field.
+func (c Config) resolve() (Config, error) {
+	if c.Model == "" {
+		return c, &ParamError{"Model", `""`, "the folder of a Hugging Face checkpoint"}
+	}
+	if c.Device == "" {
+		c.Device = "cpu"
+	}
+	if c.Device != "cpu" {
+		return c, &ParamError{"Device", strings.TrimSpace(c.Device), `"cpu" (or "", which is the same here)`}
+	}
+	for _, f := range []struct {
+		name     string
+		value    *int
+		def, max int
+	}{
+		{"Threads", &c.Threads, runtime.GOMAXPROCS(0), 1 << 12},
+		{"BlockSize", &c.BlockSize, 16, 1 << 12},
+		{"MaxNumSeqs", &c.MaxNumSeqs, 64, 1 << 20},
+		{"MaxNumBatchedTokens", &c.MaxNumBatchedTokens, 0, 1 << 24}, // 0 until the checkpoint is known
+		{"MaxModelLen", &c.MaxModelLen, 0, math.MaxInt32},           // 0 until the KV cache is known
+	} {
+		if *f.value < 0 || *f.value > f.max {
+			return c, &ParamError{f.name, *f.value, fmt.Sprintf("in [1, %d], or 0 for the default", f.max)}
+		}
+		if *f.value == 0 {
+			*f.value = f.def
+		}
+	}
+	if u := c.MemoryUtilization; !(u >= 0 && u <= 1) {
+		return c, &ParamError{"MemoryUtilization", u, "in (0, 1], or 0 for the default"}
+	}
+	if c.KVCacheBytes < 0 {
+		return c, &ParamError{"KVCacheBytes", c.KVCacheBytes, "≥ 0"}
+	}
+	for i, f := range c.Faults {
+		if err := f.check(i); err != nil {
+			return c, err
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c, nil
+}
+
+// resolveModel checks what depends on the checkpoint's longest sequence. Without chunked prefill a whole prompt must fit into one step.
+func (c Config) resolveModel(maxPositions int) (Config, error) {
+	const tokens = 2048
+	if c.MaxModelLen > maxPositions {
+		return c, &ParamError{"MaxModelLen", c.MaxModelLen, fmt.Sprintf("at most %d, the checkpoint's max_position_embeddings", maxPositions)}
+	}
+	if !c.DisableChunkedPrefill {
+		if c.MaxNumBatchedTokens == 0 {
+			c.MaxNumBatchedTokens = tokens
+		}
+		return c, nil
+	}
+	longest := c.MaxModelLen
+	switch {
+	case longest == 0 && c.MaxNumBatchedTokens > 0:
+		c.MaxModelLen = min(maxPositions, c.MaxNumBatchedTokens)
+	case c.MaxNumBatchedTokens == 0:
+		c.MaxNumBatchedTokens = max(tokens, longest)
+		if longest == 0 {
+			c.MaxNumBatchedTokens = max(tokens, maxPositions)
+		}
+	case c.MaxNumBatchedTokens < longest:
+		return c, &ParamError{
+			"MaxNumBatchedTokens", c.MaxNumBatchedTokens,
+			fmt.Sprintf("at least MaxModelLen (%d) with DisableChunkedPrefill", longest),
+		}
+	}
+	return c, nil
+}

@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// Shutdown ends the engine: running requests end with FinishAbort, their callers get [ErrStopped], and everything that the engine holds is given
+// back, whatever fails on the way. It works in every state, and every call gives the same result.
+//
+// Errors: what a release step said, and [*LeakError] when device memory is left. When ctx ends first, [*ShutdownTimeoutError] names what is still
+// running; the shutdown goes on, and another call waits for it again.
+func (e *Engine) Shutdown(ctx context.Context) error {
+	c := e.c
+	c.mu.Lock()
+	if c.state.to(ShuttingDown) {
+		c.faults.hangUntil(ctx)
+	}
+	c.mu.Unlock()
+	c.end()
+	select {
+	case <-c.stopped:
+	default:
+		select {
+		case <-c.stopped:
+		case <-ctx.Done():
+			return c.late(ctx.Err())
+		}
+	}
+	e.dropped.Stop()
+	runtime.KeepAlive(e)
+	return c.result
+}
+
+// late says what the engine is doing instead of being stopped.
+func (c *core) late(cause error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &ShutdownTimeoutError{Phase: c.phase, Running: time.Since(c.since), Cause: cause}
+}
+
+// doing is what the loop does now.
+func (c *core) doing() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.phase
+}
+
+// release ends all requests, gives everything back, and checks that nothing is left. It runs last in the loop, or in an Open that failed.
+func (c *core) release() {
+	c.mu.Lock()
+	c.state.to(ShuttingDown)
+	c.mu.Unlock()
+	c.end()
+	c.endAll(FinishAbort, ErrStopped)
+	c.enter("release of the model runner")
+	err := c.closeRunner()
+	if left := c.ledger.Holdings(); len(left) > 0 {
+		err = errors.Join(err, &LeakError{Holdings: left})
+	}
+	c.mu.Lock()
+	c.runner, c.sched, c.cache, c.tok, c.limits.tok, c.counts = nil, nil, nil, nil, nil, Stats{}
+	c.result = err
+	c.state.to(Stopped)
+	c.mu.Unlock()
+	c.faults.hangUntil(c.life) // the caller's context is not ours to keep
+	close(c.stopped)
+}
+
+func (c *core) closeRunner() (err error) {
+	if c.runner == nil {
+		return nil
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err = panicError("release of the model runner", v, debug.Stack())
+		}
+		if err != nil {
+			err = fmt.Errorf("engine: shutdown: %w", err)
+		}
+	}()
+	return c.runner.Close()
+}
+
+// reportDropped says that nobody can shut this engine down any more.
+func (c *core) reportDropped() {
+	c.mu.Lock()
+	state := c.state
+	c.mu.Unlock()
+	if state == Stopped {
+		return
+	}
+	held := c.ledger.Holdings()
+	var sum int64
+	for _, h := range held {
+		sum += h.Bytes
+	}
+	c.log.Error("engine dropped without Shutdown: it keeps its memory until the process ends",
+		"model", c.cfg.Model, "state", state.String(), "held", ledger.FormatBytes(sum), "opened_at", c.openedAt)
+}
+
+// callers gives the stack above, innermost first, one frame in a line.
+func callers(skip int) string {
+	pcs := make([]uintptr, 16)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(skip, pcs)])
+	var b strings.Builder
+	for {
+		f, more := frames.Next()
+		if f.Function == "" || strings.HasPrefix(f.Function, "runtime.") {
+			break
+		}
+		fmt.Fprintf(&b, "%s %s:%d\n", f.Function, f.File, f.Line)
+		if !more {
+			break
+		}
+	}
+	return strings.TrimSpace(b.String())
+}
+
+var _ ledger.Reporter = (*Engine)(nil)

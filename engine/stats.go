@@ -1,0 +1,22 @@
+package engine
+
+// Stats are an engine's counters, as of its last step. Counts of tokens and requests are since Open.
+type Stats struct {
+	State State
+
+	Waiting, Running int // sequences now
+	Finished         int // requests that ended well: stop or length
+	Aborted          int // requests that were cut short: Abort, a cancelled context, a shutdown
+	Errored          int // requests that failed
+	Preemptions      int // sequences that lost their KV blocks and were computed again
+
+	Steps        int64
+	PromptTokens int64 // of the requests that were started
+	OutputTokens int64 // sampled
+
+	KVBlocks       int // in all
+	KVBlocksUsed   int // held by sequences now
+	KVBlocksCached int // with a prefix that a new request can hit
+	PrefixQueries  int // prompt tokens looked up in the prefix cache
+	PrefixHits     int // and found there
+}

@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/enginetest/enginetest/internal/sample"
+	"github.com/enginetest/enginetest/internal/tokenizer"
+)
+
+// text is a completion's text as it grows. A streamed text holds back as much as a stop string could still take away.
+type text struct {
+	decoder  *tokenizer.Stream
+	stop     []string
+	include  bool
+	hold     int // bytes
+	buf      []byte
+	searched int // no stop string ends in buf[:searched]
+	sent     int
+	stopped  bool
+}
+
+func newText(tok *tokenizer.Tokenizer, r rules) *text {
+	t := &text{decoder: tok.NewStream(r.skipSpecial), stop: r.stop, include: r.includeStop}
+	for _, s := range r.stop {
+		if !t.include {
+			t.hold = max(t.hold, len(s)-1)
+		}
+	}
+	return t
+}
+
+// add appends a token's text. With search, a stop string in what is new ends the text: it is cut there and given.
+func (t *text) add(id int32, search bool) (stop string, ok bool) {
+	t.buf = append(t.buf, t.decoder.Push(id)...)
+	if !search {
+		t.searched = len(t.buf)
+		return "", false
+	}
+	at := -1
+	for _, s := range t.stop {
+		from := max(0, t.searched-len(s)+1)
+		if i := strings.Index(string(t.buf[from:]), s); i >= 0 && (at < 0 || from+i < at) {
+			at, stop = from+i, s
+		}
+	}
+	t.searched = len(t.buf)
+	if at < 0 {
+		return "", false
+	}
+	if t.include {
+		at += len(stop)
+	}
+	t.buf, t.stopped = t.buf[:at], true
+	return stop, true
+}
+
+// flush appends what the decoder still keeps: the bytes of a character that never became whole.
+func (t *text) flush() {
+	if !t.stopped {
+		t.buf = append(t.buf, t.decoder.Flush()...)
+	}
+}
+
+// next is the text that can be sent now: all of it when the completion is over.
+func (t *text) next(all bool) string {
+	end := len(t.buf)
+	if !all {
+		end = max(t.sent, end-t.hold)
+		for end > t.sent && end < len(t.buf) && !utf8.RuneStart(t.buf[end]) {
+			end--
+		}
+	}
+	s := string(t.buf[t.sent:end])
+	t.sent = end
+	return s
+}
+
+func (t *text) String() string { return string(t.buf) }
+
+// logprobsOf adds the tokens' texts.
+func logprobsOf(lps []sample.Logprob, tok *tokenizer.Tokenizer) []Logprob {
+	out := make([]Logprob, len(lps))
+	for i, lp := range lps {
+		out[i] = Logprob{TokenID: lp.Token, Logprob: lp.Logprob, Rank: lp.Rank}
+		if tok != nil {
+			out[i].Token = tok.Decode([]int32{lp.Token}, false)
+		}
+	}
+	return out
+}
+
+func itoa(id int32) string { return strconv.Itoa(int(id)) }
