@@ -72,7 +72,13 @@ type child struct {
 	logs   string
 	tmp    string
 	start  time.Time
+
+	others     map[string]bool // tests whose children ran at the same time
+	acceptable string          // the pattern that would accept the first leftover
 }
+
+// childTemp is the child's TMPDIR. It is its own, so what is left in it is its own too.
+func (c *child) childTemp() string { return filepath.Join(c.tmp, "t") }
 
 func newChild(t *testing.T, cfg *config, s step) (*child, error) {
 	exe, err := os.Executable()
@@ -100,9 +106,9 @@ func newChild(t *testing.T, cfg *config, s step) (*child, error) {
 	argv = append(argv, childArgs(os.Args[1:], s.Test, c.limits.child, log, cfg.args)...)
 	c.cmd = exec.Command(argv[0], argv[1:]...)
 	c.cmd.Dir = startDir
-	c.cmd.Env = childEnv(append(cfg.env, envTest+"="+s.Test, envWay+"="+string(next)), filepath.Join(c.tmp, "t"))
+	c.cmd.Env = childEnv(append(cfg.env, envTest+"="+s.Test, envWay+"="+string(next)), c.childTemp())
 	c.replay = newReplay(s.Test, &c.facts, cfg.expect != nil)
-	return c, os.Mkdir(filepath.Join(c.tmp, "t"), 0o700)
+	return c, os.Mkdir(c.childTemp(), 0o700)
 }
 
 // childEnv is the parent's environment with what every child needs, then what the options say.
@@ -129,6 +135,7 @@ func childEnv(vars []string, tmp string) []string {
 // run starts the child, repeats its tests in the parent, and returns when it is dead and so is all that it started.
 func (c *child) run() Outcome {
 	defer os.RemoveAll(c.tmp)
+	defer c.enter()()
 	c.start = time.Now()
 	oom := oomKills()
 	before := c.snapshot()

@@ -1,15 +1,145 @@
 package forkproc
 
-import "github.com/enginetest/enginetest/internal/proc"
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
-type snapshot struct{}
+	"golang.org/x/sys/unix"
 
-func (c *child) snapshot() snapshot { return snapshot{} }
+	"github.com/enginetest/enginetest/internal/proc"
+)
 
-func (c *child) leftovers(_ snapshot, survivors []proc.Process, _ Status) (found []string) {
-	for _, s := range survivors {
-		found = append(found, s.String())
+// A snapshot holds the names that were there before the child: shared memory of both kinds, and sockets and FIFOs in the
+// working folder and the system's temporary folder.
+type snapshot map[string]bool
+
+func (c *child) snapshot() snapshot {
+	s := snapshot{}
+	for _, name := range candidates() {
+		s[name] = true
+	}
+	for _, seg := range segments() {
+		s[seg.name()] = true
+	}
+	return s
+}
+
+func candidates() []string {
+	var names []string
+	list := func(dir string, wanted func(fs.FileMode) bool) {
+		for _, e := range readDir(dir) {
+			if wanted(e.Type()) {
+				names = append(names, filepath.Join(dir, e.Name()))
+			}
+		}
+	}
+	list("/dev/shm", func(fs.FileMode) bool { return true })
+	socket := func(m fs.FileMode) bool { return m&(fs.ModeSocket|fs.ModeNamedPipe) != 0 }
+	list(startDir, socket)
+	list(os.TempDir(), socket)
+	return names
+}
+
+// readDir is os.ReadDir without a note in the test log: what is in the working folder is no input of the test.
+func readDir(dir string) []fs.DirEntry {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	defer f.Close()
+	entries, _ := f.ReadDir(-1)
+	return entries
+}
+
+// newFiles are the names that are there now, were not before, belong to this user, and that no living process uses.
+func (c *child) newFiles(before snapshot) []leftover {
+	var found []leftover
+	for _, path := range candidates() {
+		fi, err := os.Lstat(path)
+		if before[path] || err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Lstat(path, &st) != nil || int(st.Uid) != os.Getuid() || proc.InUse(path) {
+			continue
+		}
+		text := fmt.Sprintf("socket %s; to remove it: rm %s", path, path)
+		if strings.HasPrefix(path, "/dev/shm/") {
+			text = fmt.Sprintf("shared memory %s (%s); to remove it: rm -r %s", path, bytesText(fi.Size()), path)
+		}
+		found = append(found, leftover{text, []string{path}})
+	}
+	for _, seg := range segments() {
+		if before[seg.name()] || seg.uid != os.Getuid() || unix.Kill(seg.maker, 0) == nil {
+			continue
+		}
+		text := fmt.Sprintf("System V shared memory %d (%s, made by pid %d, attached %d times); to remove it: ipcrm -m %d",
+			seg.id, bytesText(seg.size), seg.maker, seg.attached, seg.id)
+		found = append(found, leftover{text, []string{seg.name()}})
 	}
 	return found
 }
 
+type segment struct {
+	id, maker, attached, uid int
+	size                     int64
+}
+
+func (s segment) name() string { return "shm " + strconv.Itoa(s.id) }
+
+// segments reads /proc/sysvipc/shm: key shmid perms size cpid lpid nattch uid …
+func segments() []segment {
+	b, err := os.ReadFile("/proc/sysvipc/shm")
+	if err != nil {
+		return nil
+	}
+	var segs []segment
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 8 {
+			continue
+		}
+		n := make([]int, 8)
+		for i := range n {
+			n[i], err = strconv.Atoi(f[i])
+			if err != nil {
+				break
+			}
+		}
+		if err == nil {
+			segs = append(segs, segment{id: n[1], size: int64(n[3]), maker: n[4], attached: n[6], uid: n[7]})
+		}
+	}
+	return segs
+}
+
+// tempFiles are what a child that ended well left in the temporary folder that only it used.
+func (c *child) tempFiles() []leftover {
+	var found []leftover
+	entries, _ := os.ReadDir(c.childTemp())
+	for _, e := range entries {
+		var size int64
+		var files int
+		_ = filepath.WalkDir(filepath.Join(c.childTemp(), e.Name()), func(_ string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return nil
+			}
+			if fi, err := d.Info(); err == nil {
+				size += fi.Size()
+				files++
+			}
+			return nil
+		})
+		text := fmt.Sprintf("temporary file %s (%s), removed now", e.Name(), bytesText(size))
+		if e.IsDir() {
+			text = fmt.Sprintf("temporary folder %s (%d files, %s), removed now", e.Name(), files, bytesText(size))
+		}
+		found = append(found, leftover{text, []string{e.Name()}})
+	}
+	return found
+}

@@ -2,10 +2,10 @@
 
 package forkproc
 
-import "github.com/enginetest/enginetest/internal/proc"
-
 type snapshot struct{}
 
 func (*child) snapshot() snapshot { return snapshot{} }
 
-func (*child) leftovers(snapshot, []proc.Process, Status) []string { return nil }
+func (*child) newFiles(snapshot) []leftover { return nil }
+
+func (*child) tempFiles() []leftover { return nil }

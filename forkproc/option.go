@@ -74,8 +74,8 @@ func Files(files ...*os.File) Option {
 	return func(c *config) { c.files = append(c.files, files...) }
 }
 
-// Accept names leftovers that are no failure, as patterns of path.Match against the whole text of the finding or against its
-// path or command: Accept("/dev/shm/nccl-*", "nvidia-cuda-mps*").
+// Accept names leftovers that are no failure, with * for any text: by path, by the name of a file in the child's temporary
+// folder, by program or command line, or by the whole text of the finding. Accept("/dev/shm/nccl-*", "nvidia-cuda-mps*").
 func Accept(patterns ...string) Option {
 	return func(c *config) { c.accept = append(c.accept, patterns...) }
 }

@@ -48,8 +48,8 @@ func (c *child) report(o *Outcome) {
 		t.Error(c.verdict(o))
 	}
 	if len(o.Leftovers) > 0 {
-		t.Errorf("forkproc: %s: child (pid %d, %s) left behind:\n    %s\n    ended or removed now, except shared memory and sockets of unknown owner; to accept it: forkproc.Accept(%q)",
-			t.Name(), o.PID, o.Status, strings.Join(o.Leftovers, "\n    "), acceptPattern(o.Leftovers[0]))
+		t.Errorf("forkproc: %s: child (pid %d, %s) left behind:\n    %s\n    to accept it: forkproc.Accept(%q)",
+			t.Name(), o.PID, o.Status, strings.Join(o.Leftovers, "\n    "), c.acceptable)
 	}
 	switch {
 	case t.Failed():
@@ -129,9 +129,4 @@ func moveContent(from, to string) {
 		_ = os.Rename(filepath.Join(from, e.Name()), filepath.Join(to, e.Name()))
 	}
 	_ = os.Remove(from) // stays when something in it could not be moved
-}
-
-// acceptPattern proposes a pattern for Accept.
-func acceptPattern(leftover string) string {
-	return leftover
 }

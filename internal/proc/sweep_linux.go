@@ -187,3 +187,25 @@ func describe(pid int) Process {
 	}
 	return Process{PID: pid, Command: cmd, Listening: listening(pid)}
 }
+
+// InUse reports whether a living process has the file mapped or open, or is bound to it as a socket.
+func InUse(path string) bool {
+	for _, f := range rows("/proc/self/net/unix") {
+		if len(f) > 7 && f[7] == path {
+			return true
+		}
+	}
+	for _, pid := range allPIDs() {
+		dir := "/proc/" + strconv.Itoa(pid)
+		if maps, err := os.ReadFile(dir + "/maps"); err == nil && bytes.Contains(maps, []byte(" "+path+"\n")) {
+			return true
+		}
+		fds, _ := filepath.Glob(dir + "/fd/*")
+		for _, fd := range fds {
+			if target, err := os.Readlink(fd); err == nil && target == path {
+				return true
+			}
+		}
+	}
+	return false
+}

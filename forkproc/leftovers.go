@@ -1,0 +1,99 @@
+package forkproc
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/enginetest/enginetest/internal/proc"
+)
+
+// A leftover is something that outlived its child.
+type leftover struct {
+	text string
+	keys []string // what Accept's patterns are matched with, besides the text; the first makes the proposal
+}
+
+func (c *child) leftovers(before snapshot, survivors []proc.Process, status Status) []string {
+	var all []leftover
+	for _, p := range survivors {
+		name := filepath.Base(strings.Fields(p.Command + " ?")[0])
+		all = append(all, leftover{p.String() + ", killed now", []string{name, p.Command}})
+	}
+	files := c.newFiles(before)
+	if others := c.overlapping(); len(others) > 0 {
+		for i := range files {
+			files[i].text += "; it may be of another child that ran at the same time: " + strings.Join(others, ", ")
+		}
+	}
+	all = append(all, files...)
+	if status == Passed || status == Skipped { // a process that dies cannot clean its temporary folder
+		all = append(all, c.tempFiles()...)
+	}
+	var texts []string
+	for _, l := range all {
+		if c.cfg.accepts(l) {
+			continue
+		}
+		if c.acceptable == "" {
+			c.acceptable = l.keys[0]
+		}
+		texts = append(texts, l.text)
+	}
+	return texts
+}
+
+// accepts matches with * for any text, as patterns here are for paths and command lines alike.
+func (c *config) accepts(l leftover) bool {
+	for _, pattern := range c.accept {
+		re, err := regexp.Compile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + "$")
+		if err != nil {
+			continue // not possible after QuoteMeta
+		}
+		if slices.ContainsFunc(append(l.keys, l.text), re.MatchString) {
+			return true
+		}
+	}
+	return false
+}
+
+// running are the children of this process, so that a leftover whose maker cannot be known is not blamed on one of several.
+var running = struct {
+	sync.Mutex
+	children map[*child]bool
+}{children: map[*child]bool{}}
+
+func (c *child) enter() (leave func()) {
+	running.Lock()
+	defer running.Unlock()
+	c.others = map[string]bool{}
+	for o := range running.children {
+		o.others[c.replay.root.name] = true
+		c.others[o.replay.root.name] = true
+	}
+	running.children[c] = true
+	return func() {
+		running.Lock()
+		defer running.Unlock()
+		delete(running.children, c)
+	}
+}
+
+func (c *child) overlapping() []string {
+	running.Lock()
+	defer running.Unlock()
+	return sorted(c.others)
+}
+
+func bytesText(n int64) string {
+	switch {
+	case n >= 10<<20:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n >= 10<<10:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
