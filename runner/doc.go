@@ -1,0 +1,31 @@
+// Package runner is the fixture: it starts an inference engine for a test, drives it, tears it down, and proves that it is gone or names who
+// keeps it.
+//
+//	r := runner.New(t, runner.Config{Model: fixtures.Bundled()})
+//	got := r.GenerateGreedy("The lighthouse", 16)
+//
+// [New] starts the bundled engine, [Start] any other that has two methods ([Engine]); [Open] does it without a test. The methods of [Runner]
+// are those of vLLM's VllmRunner.
+//
+// In t.Cleanup, or at [Runner.Stop], seven steps run under one deadline; each runs even when an earlier one failed:
+//
+//	shutdown       Shutdown returns, in time and without an error; injected faults have fired
+//	holdings       the engine's own ledger is empty: else owner, bytes and the place of the allocation
+//	processes      the processes that the engine named are gone: else they are named and killed
+//	goroutines     those started on behalf of this fixture are gone, also under t.Parallel: else state, stack and creator
+//	references     the engine and its parts are unreachable: else the shortest path from a root that keeps them
+//	device memory  every GPU is back at its baseline, plus what live fixtures own: else the holders, the history and the trend
+//	host           file descriptors, sockets, mappings, shared memory and children are as before: else each is named
+//
+// A start that fails half-way goes through the same steps. What a failure looks like:
+//
+//	runner: TestGenerate is not gone: 1 of 7 checks failed (teardown took 1.1s)
+//	goroutines (watched for 1s of 4s):
+//	    leakcheck: TestGenerate: 1 of 1 goroutine(s) still running 1s after the end: goroutine 34 [chan receive] in llm.(*Engine).poll llm/engine.go:88
+//	        llm.(*Engine).poll llm/engine.go:88
+//	        created by llm.Open llm/engine.go:41
+//	        to accept: leakcheck.Allow("llm.(*Engine).poll")
+//	to reproduce: go test example.com/llm -run '^TestGenerate$' -count=1
+//
+// The patterns that leakcheck.Allow takes, the option [Allow] of this package takes too.
+package runner

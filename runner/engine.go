@@ -1,0 +1,82 @@
+package runner
+
+import (
+	"context"
+	"iter"
+
+	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// Engine is what a fixture needs of an engine. *engine.Engine has these methods; anything else that generates and shuts down can have them:
+// a server started with os/exec, a client of one that runs elsewhere.
+type Engine interface {
+	// Generate answers every request, in order. It is called from several goroutines.
+	Generate(ctx context.Context, reqs ...engine.Request) ([]engine.Output, error)
+	// Shutdown ends the engine and gives back what it holds. A second call does nothing.
+	Shutdown(ctx context.Context) error
+}
+
+// What an Engine can do besides. A [Runner] method that needs one of these fails the test, naming the interface, when the engine lacks it;
+// the teardown checks use what is there.
+type (
+	// Streamer gives tokens as they come.
+	Streamer interface {
+		Stream(ctx context.Context, req engine.Request) iter.Seq2[engine.Delta, error]
+	}
+	// PrefixCacheResetter forgets cached prompts.
+	PrefixCacheResetter interface {
+		ResetPrefixCache(ctx context.Context) error
+	}
+	// Sleeper gives device memory back for a while. Level 1 keeps the weights on the host, level 2 keeps nothing.
+	Sleeper interface {
+		Sleep(ctx context.Context, level int) error
+		Wake(ctx context.Context, tags ...string) error
+	}
+	// Embedder gives one vector a text.
+	Embedder interface {
+		Embed(ctx context.Context, texts ...string) ([][]float32, error)
+	}
+	// Classifier gives the probability of each class, one slice a text.
+	Classifier interface {
+		Classify(ctx context.Context, texts ...string) ([][]float32, error)
+	}
+	// Scorer rates pairs of texts.
+	Scorer interface {
+		Score(ctx context.Context, query string, texts ...string) ([]float32, error)
+	}
+	// Chatter answers a conversation with the model's own template.
+	Chatter interface {
+		Chat(ctx context.Context, messages []Message, params engine.SamplingParams) (engine.Output, error)
+	}
+	// Forker has processes of its own: their ids while it runs. After Shutdown each must be gone.
+	Forker interface {
+		PIDs() []int
+	}
+	// Parter lists, by name, pointers to parts of the engine (a model runner, a cache) that nobody may reach after Shutdown. It is called once,
+	// when the engine has started; the pointers are held weakly.
+	Parter interface {
+		Parts() map[string]any
+	}
+	// Faulter has injected faults; each must have fired when the test ends.
+	Faulter interface {
+		Faults() []engine.FaultReport
+	}
+)
+
+// Holder lists the device memory that an engine owns; after Shutdown the list must be empty.
+type Holder = ledger.Reporter
+
+// Message is one turn of a conversation.
+type Message struct {
+	Role    string // "system", "user", "assistant"
+	Content string
+}
+
+var (
+	_ Engine              = (*engine.Engine)(nil)
+	_ Streamer            = (*engine.Engine)(nil)
+	_ PrefixCacheResetter = (*engine.Engine)(nil)
+	_ Holder              = (*engine.Engine)(nil)
+	_ Faulter             = (*engine.Engine)(nil)
+)

@@ -1,0 +1,173 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime/debug"
+	"sync"
+
+	"github.com/enginetest/enginetest/leakcheck"
+)
+
+// Fixture is a started engine with a record of what was there before it: what [Fixture.Close] compares with. It needs no test; [Runner] is a
+// Fixture bound to one.
+type Fixture struct {
+	opts  options
+	scope *leakcheck.Scope
+	host  hostBaseline
+	gpu   gpuBaseline
+
+	mu        sync.Mutex
+	engine    Engine // nil once closed
+	refs      []*leakcheck.Ref
+	processes []process
+
+	once   sync.Once
+	report Report
+}
+
+// Open starts an engine with open, under the start timeout. When open fails, or panics, what it left behind is looked for in the same way as
+// by Close, and is part of the error. An open that returns an engine and an error has that engine shut down.
+func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), opts ...Option) (*Fixture, error) {
+	f := &Fixture{opts: options{name: "engine", start: defaultStart, teardown: defaultTeardown, slack: defaultSlack}}
+	for _, o := range opts {
+		o(&f.opts)
+	}
+	f.scope = leakcheck.NewScope(f.opts.name, leakcheck.Allow(f.opts.allow...))
+	f.gpu = takeGPUBaseline(&f.opts) // before the host's: opening NVML opens device files
+	f.host = takeHostBaseline()
+	err := f.start(ctx, func(ctx context.Context) (Engine, error) {
+		e, err := open(ctx)
+		if v := reflect.ValueOf(&e).Elem(); v.IsZero() { // a nil pointer is no engine
+			if err == nil {
+				err = fmt.Errorf("open returned a nil %s and no error", v.Type())
+			}
+			return nil, err
+		}
+		return e, err
+	})
+	if err == nil {
+		return f, nil
+	}
+	err = fmt.Errorf("%s did not start: %w", f.opts.name, err)
+	report := f.Close(context.WithoutCancel(ctx))
+	if left := report.Err(); left != nil {
+		err = fmt.Errorf("%w\nand what was started of it is still there: %w", err, left)
+	}
+	return nil, err
+}
+
+func (f *Fixture) start(ctx context.Context, open func(context.Context) (Engine, error)) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, f.opts.start,
+		fmt.Errorf("start timeout of %s reached; runner.StartTimeout sets it", f.opts.start))
+	defer cancel()
+	defer func() {
+		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w (%w)", err, cause)
+		}
+	}()
+	defer recovered("open", &err)
+	f.scope.Do(func() { f.engine, err = open(ctx) })
+	if f.engine != nil {
+		f.watch(f.engine)
+	}
+	return err
+}
+
+// watch remembers what must be gone in the end: the engine and its parts, held weakly, and its processes.
+func (f *Fixture) watch(e Engine) {
+	track := func(name string, v any) {
+		if reflect.ValueOf(v).Kind() != reflect.Pointer {
+			return // a value has no identity that could outlive it
+		}
+		opts := []leakcheck.Option{leakcheck.Allow(f.opts.allow...)}
+		if h, ok := e.(Holder); ok {
+			opts = append(opts, leakcheck.DeviceMemory(h))
+		}
+		f.refs = append(f.refs, leakcheck.Track(name, v, opts...))
+	}
+	track("engine", e)
+	if p, ok := e.(Parter); ok {
+		for name, part := range p.Parts() {
+			track(name, part)
+		}
+	}
+	if p, ok := e.(Forker); ok {
+		f.processes = processes(p.PIDs())
+	}
+}
+
+// Engine is the engine, for what has no method here; nil once the fixture is closed. Do not keep it: the teardown proves that nobody does.
+func (f *Fixture) Engine() Engine {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.engine
+}
+
+// Close shuts the engine down and checks that nothing of it is left, under the teardown timeout. The first call does the work; every call
+// returns its report.
+func (f *Fixture) Close(ctx context.Context) Report {
+	f.once.Do(func() { f.report = f.teardown(ctx) })
+	return f.report
+}
+
+// take hands the engine over to the teardown and forgets it.
+func (f *Fixture) take() Engine {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.engine
+	f.engine = nil
+	if p, ok := e.(Forker); ok {
+		f.processes = append(f.processes, processes(p.PIDs())...) // it may have started more since
+	}
+	return e
+}
+
+// recovered turns a panic of an engine's method into an error with its stack.
+func recovered(what string, err *error) {
+	if v := recover(); v != nil {
+		*err = errors.Join(*err, fmt.Errorf("%s %w: %v\n%s", what, errPanicked, v, debug.Stack()))
+	}
+}
+
+// live counts the fixtures of this process, for checks of what belongs to the whole process: with two fixtures alive, nobody can say whose a
+// new file descriptor is. It holds flags, no engine.
+var live struct {
+	sync.Mutex
+	flags map[*bool]struct{}
+}
+
+// enterLive registers a fixture; alone tells whether no other was alive at any time since.
+func enterLive() (leave func() (alone bool)) {
+	live.Lock()
+	defer live.Unlock()
+	shared := len(live.flags) > 0
+	for f := range live.flags {
+		*f = true
+	}
+	if live.flags == nil {
+		live.flags = map[*bool]struct{}{}
+	}
+	live.flags[&shared] = struct{}{}
+	return func() bool {
+		live.Lock()
+		defer live.Unlock()
+		delete(live.flags, &shared)
+		return !shared
+	}
+}
+
+// hostBaseline is what the process held before the engine.
+type hostBaseline struct {
+	state *leakcheck.HostState
+	err   error
+	leave func() bool
+}
+
+func takeHostBaseline() hostBaseline {
+	h := hostBaseline{leave: enterLive()}
+	h.state, h.err = leakcheck.Snapshot()
+	return h
+}

@@ -1,0 +1,177 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+
+	"github.com/enginetest/enginetest/engine"
+)
+
+// Generate answers every request, in order. Any error fails the test.
+func (r *Runner) Generate(reqs ...engine.Request) []engine.Output {
+	r.t.Helper()
+	outs, err := r.TryGenerate(reqs...)
+	if err != nil {
+		r.t.Fatalf("runner: generate: %v", err)
+	}
+	return outs
+}
+
+// TryGenerate is Generate for a test that expects an error.
+func (r *Runner) TryGenerate(reqs ...engine.Request) (outs []engine.Output, err error) {
+	r.t.Helper()
+	e := r.running()
+	r.fixture.scope.Do(func() { outs, err = e.Generate(r.ctx, reqs...) })
+	if err == nil && len(outs) != len(reqs) {
+		err = fmt.Errorf("%T.Generate gave %d outputs for %d requests", e, len(outs), len(reqs))
+	}
+	return outs, err
+}
+
+// GenerateWith answers one text prompt.
+func (r *Runner) GenerateWith(prompt string, params engine.SamplingParams) engine.Output {
+	r.t.Helper()
+	return r.Generate(engine.Request{Prompt: prompt, Sampling: params})[0]
+}
+
+// GenerateGreedy continues a prompt with the likeliest tokens, at most maxTokens of them.
+func (r *Runner) GenerateGreedy(prompt string, maxTokens int) engine.Completion {
+	r.t.Helper()
+	return r.GenerateWith(prompt, engine.SamplingParams{MaxTokens: maxTokens}).Completions[0]
+}
+
+// GenerateGreedyLogprobs is GenerateGreedy with, for each token, its log-probability and those of the k likeliest.
+func (r *Runner) GenerateGreedyLogprobs(prompt string, maxTokens, k int) engine.Completion {
+	r.t.Helper()
+	return r.GenerateWith(prompt, engine.SamplingParams{MaxTokens: maxTokens, Logprobs: &k}).Completions[0]
+}
+
+// GenerateWithLogprobs is GenerateWith, with the k likeliest tokens' log-probabilities for the prompt and for the output.
+func (r *Runner) GenerateWithLogprobs(prompt string, params engine.SamplingParams, k int) engine.Output {
+	r.t.Helper()
+	params.Logprobs, params.PromptLogprobs = &k, &k
+	return r.GenerateWith(prompt, params)
+}
+
+// PromptPerplexity is exp(−mean log-probability) of the prompt's tokens after the first, which has nothing before it.
+func (r *Runner) PromptPerplexity(prompt string) float64 {
+	r.t.Helper()
+	zero := 0
+	out := r.GenerateWith(prompt, engine.SamplingParams{MaxTokens: 1, PromptLogprobs: &zero})
+	if n := len(out.PromptTokenIDs); n < 2 || len(out.PromptLogprobs) != n {
+		r.t.Fatalf("runner: perplexity of %q: %d prompt tokens (want at least 2) with %d log-probabilities (want one a token)", prompt, n, len(out.PromptLogprobs))
+	}
+	sum := 0.0
+	for i, id := range out.PromptTokenIDs[1:] {
+		lp, ok := find(out.PromptLogprobs[i+1], id)
+		if !ok {
+			r.t.Fatalf("runner: perplexity of %q: position %d has no log-probability of its own token %d", prompt, i+1, id)
+		}
+		sum += float64(lp)
+	}
+	return math.Exp(-sum / float64(len(out.PromptTokenIDs)-1))
+}
+
+func find(lps []engine.Logprob, id int32) (float32, bool) {
+	for _, lp := range lps {
+		if lp.TokenID == id {
+			return lp.Logprob, true
+		}
+	}
+	return 0, false
+}
+
+// Stream gives a request's tokens as they come. Breaking out of the loop aborts the request; an error fails the test.
+func (r *Runner) Stream(req engine.Request) iter.Seq[engine.Delta] {
+	return func(yield func(engine.Delta) bool) {
+		r.t.Helper()
+		s := capability[Streamer](r, "stream")
+		r.fixture.scope.Do(func() {
+			for d, err := range s.Stream(r.ctx, req) {
+				if err != nil {
+					r.t.Fatalf("runner: stream: %v", err)
+				}
+				if !yield(d) {
+					return
+				}
+			}
+		})
+	}
+}
+
+// Embed gives one vector a text. The engine must be an [Embedder].
+func (r *Runner) Embed(texts ...string) [][]float32 {
+	r.t.Helper()
+	e := capability[Embedder](r, "embed")
+	return must(r, "embed", func(ctx context.Context) ([][]float32, error) { return e.Embed(ctx, texts...) })
+}
+
+// Classify gives the probability of each class, one slice a text. The engine must be a [Classifier].
+func (r *Runner) Classify(texts ...string) [][]float32 {
+	r.t.Helper()
+	c := capability[Classifier](r, "classify")
+	return must(r, "classify", func(ctx context.Context) ([][]float32, error) { return c.Classify(ctx, texts...) })
+}
+
+// Score rates texts against a query. The engine must be a [Scorer].
+func (r *Runner) Score(query string, texts ...string) []float32 {
+	r.t.Helper()
+	s := capability[Scorer](r, "score")
+	return must(r, "score", func(ctx context.Context) ([]float32, error) { return s.Score(ctx, query, texts...) })
+}
+
+// Chat answers a conversation. The engine must be a [Chatter].
+func (r *Runner) Chat(messages []Message, params engine.SamplingParams) engine.Output {
+	r.t.Helper()
+	c := capability[Chatter](r, "chat")
+	return must(r, "chat", func(ctx context.Context) (engine.Output, error) { return c.Chat(ctx, messages, params) })
+}
+
+// ResetPrefixCache forgets cached prompts. The engine must be a [PrefixCacheResetter].
+func (r *Runner) ResetPrefixCache() {
+	r.t.Helper()
+	c := capability[PrefixCacheResetter](r, "reset a prefix cache")
+	must(r, "reset prefix cache", func(ctx context.Context) (struct{}, error) { return struct{}{}, c.ResetPrefixCache(ctx) })
+}
+
+// Sleep gives device memory back; level 1 keeps the weights on the host, level 2 keeps nothing. The engine must be a [Sleeper].
+func (r *Runner) Sleep(level int) {
+	r.t.Helper()
+	s := capability[Sleeper](r, "sleep")
+	must(r, "sleep", func(ctx context.Context) (struct{}, error) { return struct{}{}, s.Sleep(ctx, level) })
+}
+
+// Wake brings a sleeping engine back, whole or the parts that tags name ("weights", "kv_cache").
+func (r *Runner) Wake(tags ...string) {
+	r.t.Helper()
+	s := capability[Sleeper](r, "wake")
+	must(r, "wake", func(ctx context.Context) (struct{}, error) { return struct{}{}, s.Wake(ctx, tags...) })
+}
+
+// errNoCapability is why a method cannot serve this engine.
+var errNoCapability = errors.New("the engine lacks a method")
+
+// capability is the engine as the interface that a method needs.
+func capability[C any](r *Runner, verb string) C {
+	r.t.Helper()
+	e := r.running()
+	c, ok := e.(C)
+	if !ok {
+		r.t.Fatalf("runner: this engine cannot %s: %v: %T does not implement runner.%s", verb, errNoCapability, e, typeName[C]())
+	}
+	return c
+}
+
+// must calls the engine under the fixture's labels; an error fails the test.
+func must[T any](r *Runner, verb string, call func(context.Context) (T, error)) (v T) {
+	r.t.Helper()
+	var err error
+	r.fixture.scope.Do(func() { v, err = call(r.ctx) })
+	if err != nil {
+		r.t.Fatalf("runner: %s: %v", verb, err)
+	}
+	return v
+}

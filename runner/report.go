@@ -1,0 +1,106 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Report is what a teardown did and found, step by step.
+type Report struct {
+	Name  string
+	Steps []Step
+	Took  time.Duration
+}
+
+// Step is one check of a teardown.
+type Step struct {
+	Name    string
+	Took    time.Duration
+	Budget  time.Duration // it was given so long
+	Detail  string        // what was checked, in a few words
+	Skipped string        // why it was not checked; "" when it was
+	Err     error         // what is left
+}
+
+// Err is nil when every step passed; otherwise an [*Error].
+func (r Report) Err() error {
+	for _, s := range r.Steps {
+		if s.Err != nil {
+			return &Error{Report: r}
+		}
+	}
+	return nil
+}
+
+// String prints a line a step.
+func (r Report) String() string {
+	var b strings.Builder
+	verdict := "gone"
+	if r.Err() != nil {
+		verdict = "NOT gone"
+	}
+	fmt.Fprintf(&b, "%s: %s after %s\n", r.Name, verdict, round(r.Took))
+	for _, s := range r.Steps {
+		took, text := round(s.Took).String(), s.Detail
+		switch {
+		case s.Err != nil:
+			text = "FAILED: " + firstLine(s.Err)
+		case s.Skipped != "":
+			took, text = "-", "not checked: "+s.Skipped
+		}
+		fmt.Fprintf(&b, "  %-14s %8s  %s\n", s.Name, took, text)
+	}
+	return b.String()
+}
+
+// Error says what an engine left behind. Unwrap gives the errors of the steps, so that errors.As finds a *leakcheck.Error.
+type Error struct {
+	Report Report
+	Repro  string // the command that runs this test alone; "" when it is not known
+}
+
+// Error prints the findings of every failed step, under a line that counts them.
+func (e *Error) Error() string {
+	failed := e.Unwrap()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s is not gone: %d of %d checks failed (teardown took %s)", e.Report.Name, len(failed), len(e.Report.Steps), round(e.Report.Took))
+	for _, s := range e.Report.Steps {
+		if s.Err != nil {
+			fmt.Fprintf(&b, "\n%s (watched for %s of %s):\n    %s", s.Name, round(s.Took), round(s.Budget), strings.ReplaceAll(s.Err.Error(), "\n", "\n    "))
+		}
+	}
+	if e.Repro != "" {
+		fmt.Fprintf(&b, "\nto reproduce: %s", e.Repro)
+	}
+	return b.String()
+}
+
+// Unwrap gives the errors of the failed steps.
+func (e *Error) Unwrap() (errs []error) {
+	for _, s := range e.Report.Steps {
+		if s.Err != nil {
+			errs = append(errs, s.Err)
+		}
+	}
+	return errs
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// round keeps three digits or so: "1.2s", "350µs".
+func round(d time.Duration) time.Duration {
+	for unit := time.Hour; unit >= time.Microsecond; unit /= 10 {
+		if d >= unit {
+			return d.Round(unit / 100)
+		}
+	}
+	return d
+}
+
+// errPanicked is the error of a step, or of an engine's method, that panicked.
+var errPanicked = errors.New("panicked")

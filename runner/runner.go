@@ -1,0 +1,154 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/enginetest/enginetest/engine"
+)
+
+// TB is the part of testing.TB that a fixture uses.
+type TB interface {
+	Helper()
+	Name() string
+	Cleanup(func())
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
+}
+
+var _ TB = testing.TB(nil)
+
+// Config is the bundled engine's configuration. Model is all that it needs.
+type Config = engine.Config
+
+// Runner is an engine that a test owns. Its methods fail the test when the engine fails; the Try forms return the error.
+type Runner struct {
+	t       TB
+	ctx     context.Context
+	cancel  context.CancelFunc
+	fixture *Fixture
+	repro   string
+}
+
+// New starts the bundled engine for the length of the test. In t.Cleanup it is shut down, and the test fails when anything of it is left.
+func New(t TB, cfg Config, opts ...Option) *Runner {
+	t.Helper()
+	cfg.RecordStacks = true
+	if !strings.HasPrefix(cfg.Device, "cuda") {
+		opts = append([]Option{WithoutDeviceMemory("the engine ran on the CPU: its memory is in its ledger")}, opts...)
+	}
+	return start(t, func(ctx context.Context) (*engine.Engine, error) { return engine.Open(ctx, cfg) }, opts)
+}
+
+// Start starts any engine for the length of the test: open starts it and returns it, with an error or without. In t.Cleanup it is shut down,
+// and the test fails when anything of it is left.
+func Start[E Engine](t TB, open func(context.Context) (E, error), opts ...Option) *Runner {
+	t.Helper()
+	return start(t, open, opts)
+}
+
+func start[E Engine](t TB, open func(context.Context) (E, error), opts []Option) *Runner {
+	t.Helper()
+	r := &Runner{t: t, repro: repro(t.Name())}
+	r.ctx, r.cancel = context.WithCancel(context.Background()) // t.Context() is cancelled before cleanups run
+	limits := []Option{Name(t.Name()), untilDeadline(t)}
+	f, err := Open(r.ctx, open, append(limits, opts...)...)
+	if err != nil {
+		r.cancel()
+		t.Fatalf("runner: %v\nto reproduce: %s", err, r.repro)
+		panic("unreachable: Fatalf returned") // a fake TB
+	}
+	r.fixture = f
+	t.Cleanup(func() {
+		t.Helper()
+		r.Stop()
+	})
+	return r
+}
+
+// Stop ends the engine now and checks that nothing of it is left; t.Cleanup does it otherwise. What is left fails the test; the test goes on.
+func (r *Runner) Stop() Report {
+	r.t.Helper()
+	first := r.fixture.Engine() != nil
+	report := r.fixture.Close(r.ctx)
+	r.cancel()
+	if err := report.Err(); err != nil && first {
+		err.(*Error).Repro = r.repro //nolint:errorlint // Err makes it
+		r.t.Errorf("runner: %v", err)
+	}
+	return report
+}
+
+// Engine is the engine, for what has no method here. Do not keep it beyond the test: the teardown proves that nobody does.
+func (r *Runner) Engine() Engine {
+	r.t.Helper()
+	return r.running()
+}
+
+func (r *Runner) running() Engine {
+	r.t.Helper()
+	e := r.fixture.Engine()
+	if e == nil {
+		r.t.Fatalf("runner: %s has been stopped", r.fixture.opts.name)
+	}
+	return e
+}
+
+// untilDeadline keeps start and teardown within the time that the test has left, so that their own messages come first: a tenth of what is
+// left, at most five seconds, is kept for the test's own end.
+func untilDeadline(t TB) Option {
+	return func(o *options) {
+		d, ok := t.(interface{ Deadline() (time.Time, bool) })
+		if !ok {
+			return
+		}
+		if end, ok := d.Deadline(); ok {
+			left := time.Until(end)
+			left -= min(left/10, 5*time.Second)
+			o.start, o.teardown = min(o.start, left), min(o.teardown, left/2)
+		}
+	}
+}
+
+// repro is the command that runs this test alone. The package is that of the innermost caller outside this one.
+func repro(test string) string {
+	pcs := make([]uintptr, 16)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	pkg := "."
+	for {
+		f, more := frames.Next()
+		if p := packageOf(f.Function); p != packageOf(thisPackage) {
+			pkg = strings.TrimSuffix(p, "_test") // an external test package is run by the name of its folder
+			break
+		}
+		if !more {
+			break
+		}
+	}
+	parts := strings.Split(test, "/")
+	for i, p := range parts {
+		parts[i] = "^" + p + "$"
+	}
+	return fmt.Sprintf("go test %s -run '%s' -count=1", pkg, strings.Join(parts, "/"))
+}
+
+const thisPackage = "github.com/enginetest/enginetest/runner.New"
+
+// packageOf cuts "a.com/b/c.(*T).m.func1" to "a.com/b/c".
+func packageOf(function string) string {
+	slash := strings.LastIndexByte(function, '/')
+	dot := strings.IndexByte(function[slash+1:], '.')
+	if dot < 0 {
+		return function
+	}
+	return function[:slash+1+dot]
+}
+
+// typeName is the name of an interface of this package.
+func typeName[T any]() string { return reflect.TypeFor[T]().Name() }

@@ -1,0 +1,201 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/leakcheck"
+)
+
+// check is one step of a teardown: it says in a few words what it saw, and returns what is left as an error, or errSkipped with the reason.
+type check struct {
+	name   string
+	budget time.Duration // at most, when the teardown timeout leaves room for all
+	run    func(context.Context) (detail string, err error)
+}
+
+// errSkipped marks a check that could not be made.
+var errSkipped = errors.New("not checked")
+
+func skipped(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errSkipped, fmt.Sprintf(format, args...))
+}
+
+// teardown shuts the engine down and proves it gone, step by step; every step runs even when an earlier one failed. Whatever holds the
+// engine here is dropped before the references are checked.
+func (f *Fixture) teardown(ctx context.Context) Report {
+	e := &handle{engine: f.take()}
+	steps := []check{
+		{"shutdown", 40 * time.Second, e.shutdown},
+		{"holdings", time.Second, func(ctx context.Context) (string, error) { return e.holdings(ctx, f.opts.allow) }},
+		{"processes", 10 * time.Second, func(ctx context.Context) (string, error) { return reap(ctx, f.processes) }},
+		{"goroutines", 4 * time.Second, f.goroutines},
+		{"references", 20 * time.Second, f.references},
+		{"device memory", 40 * time.Second, func(ctx context.Context) (string, error) { return f.gpu.clear(ctx, &f.opts) }},
+		{"host", 4 * time.Second, f.hostState},
+	}
+	total := f.opts.teardown
+	if deadline, ok := ctx.Deadline(); ok {
+		total = min(total, time.Until(deadline))
+	}
+	var sum time.Duration
+	for _, s := range steps {
+		sum += s.budget
+	}
+	scale := min(1, float64(total)/float64(sum))
+	start := time.Now()
+	report := Report{Name: f.opts.name}
+	for _, s := range steps {
+		report.Steps = append(report.Steps, s.do(ctx, time.Duration(float64(s.budget)*scale)))
+	}
+	report.Took = time.Since(start)
+	return report
+}
+
+func (c check) do(ctx context.Context, budget time.Duration) Step {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), budget)
+	defer cancel()
+	s := Step{Name: c.name, Budget: budget}
+	start := time.Now()
+	func() {
+		defer recovered(c.name, &s.Err)
+		s.Detail, s.Err = c.run(ctx)
+	}()
+	s.Took = time.Since(start)
+	if errors.Is(s.Err, errSkipped) {
+		s.Skipped, s.Err = strings.TrimPrefix(s.Err.Error(), errSkipped.Error()+": "), nil
+	}
+	return s
+}
+
+// handle is the teardown's hold on the engine. holdings, its last use, lets go.
+type handle struct{ engine Engine }
+
+// shutdown calls Shutdown and sees to it that the call ends: an engine that ignores its context is left behind, and said so.
+func (h *handle) shutdown(ctx context.Context) (string, error) {
+	if h.engine == nil {
+		return "", skipped("no engine was started")
+	}
+	done := make(chan error, 1)
+	go func(e Engine) {
+		var err error
+		defer func() { done <- err }()
+		defer recovered("Shutdown", &err)
+		err = e.Shutdown(ctx)
+	}(h.engine)
+	var errs []error
+	select {
+	case err := <-done:
+		errs = append(errs, err)
+	case <-time.After(time.Until(deadline(ctx)) + time.Second):
+		errs = append(errs, fmt.Errorf("%T.Shutdown has not returned 1s after its context ended; runner.TeardownTimeout sets the budget", h.engine))
+	}
+	if f, ok := h.engine.(Faulter); ok {
+		errs = append(errs, unfired(f.Faults()))
+	}
+	return "returned no error", errors.Join(errs...)
+}
+
+func deadline(ctx context.Context) time.Time {
+	d, _ := ctx.Deadline()
+	return d
+}
+
+// unfired reports injected faults that never struck: a test of a failure that did not happen has tested nothing.
+func unfired(reports []engine.FaultReport) error {
+	var errs []error
+	for _, r := range reports {
+		if r.Fired == 0 {
+			errs = append(errs, fmt.Errorf("the fault %q at %q never fired: its point was passed %d times, it waits for %d good passes (rank %d)",
+				r.Fault.Action, r.Fault.Point, r.Passes, r.Fault.After, r.Fault.Rank))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// holdings checks that the engine's own ledger is empty, and lets go of the engine.
+func (h *handle) holdings(ctx context.Context, allow []string) (string, error) {
+	e := h.engine
+	h.engine = nil
+	if e == nil {
+		return "", skipped("no engine was started")
+	}
+	holder, ok := e.(Holder)
+	if !ok {
+		return "", skipped("%T has no Holdings method", e)
+	}
+	return "the engine's ledger is empty", leakcheck.Freed(ctx, holder, leakcheck.Allow(allow...))
+}
+
+func (f *Fixture) goroutines(ctx context.Context) (string, error) {
+	return "none of this fixture runs", f.scope.Gone(ctx)
+}
+
+func (f *Fixture) references(ctx context.Context) (string, error) {
+	if len(f.refs) == 0 {
+		return "", skipped("no engine was started")
+	}
+	return fmt.Sprintf("%d tracked object(s) collected", len(f.refs)), leakcheck.Released(ctx, f.refs...)
+}
+
+// hostState compares descriptors, mappings, shared memory, sockets and children with the baseline.
+func (f *Fixture) hostState(ctx context.Context) (string, error) {
+	if alone := f.host.leave(); !alone {
+		return "", skipped("other fixtures were alive at the same time, and descriptors and mappings belong to the whole process")
+	}
+	if f.host.err != nil {
+		return "", skipped("%v", f.host.err)
+	}
+	return "files, sockets, mappings, shared memory and children are as before", f.host.state.Restored(ctx, leakcheck.Allow(f.opts.allow...))
+}
+
+// gpuBaseline is what the GPUs held before the engine.
+type gpuBaseline struct {
+	src      gpuwait.Source
+	close    func() error
+	baseline gpuwait.Baseline
+	skip     string
+	err      error
+}
+
+// takeGPUBaseline reads the GPUs, unless the options say otherwise or there is none.
+func takeGPUBaseline(o *options) (b gpuBaseline) {
+	b.close = func() error { return nil }
+	if o.noDevice != "" {
+		b.skip = o.noDevice
+		return b
+	}
+	b.src = o.source
+	if b.src == nil {
+		src, err := gpuwait.Open()
+		if errors.Is(err, gpuwait.ErrNoSource) {
+			b.skip = "no GPU was found"
+			return b
+		}
+		if err != nil {
+			b.err = err
+			return b
+		}
+		b.src, b.close = src, src.Close
+	}
+	b.baseline, b.err = gpuwait.Snapshot(b.src)
+	return b
+}
+
+// clear waits until the GPUs hold no more than before, plus the slack and what live fixtures own.
+func (b *gpuBaseline) clear(ctx context.Context, o *options) (_ string, err error) {
+	defer func() { err = errors.Join(err, b.close()) }()
+	if b.skip != "" {
+		return "", skipped("%s", b.skip)
+	}
+	if b.err != nil {
+		return "", fmt.Errorf("the baseline could not be taken: %w; runner.WithoutDeviceMemory leaves this check out", b.err)
+	}
+	report, err := gpuwait.Clear(ctx, b.src, gpuwait.Delta(b.baseline, o.slack))
+	return fmt.Sprint(report), err
+}
