@@ -56,12 +56,15 @@ type options struct {
 	leaseDir  string
 	grace     time.Duration
 	skip      bool
+	skipBusy  bool
+	minFree   int64
+	name      string
 	src       Source
 	proc      procFS
 }
 
 func newOptions(opts []Option) *options {
-	o := &options{timeout: DefaultTimeout, patience: DefaultPatience, owners: &processOwners, proc: "/proc"}
+	o := &options{timeout: -1, patience: DefaultPatience, owners: &processOwners, proc: "/proc"}
 	for _, opt := range opts {
 		opt(o)
 	}
@@ -89,7 +92,8 @@ func Devices(names ...string) Option { return func(o *options) { o.names = names
 // Env replaces os.LookupEnv for the visible devices: a child's environment, for one.
 func Env(getenv func(string) (string, bool)) Option { return func(o *options) { o.getenv = getenv } }
 
-// Timeout bounds the wait; the default is DefaultTimeout. The context's deadline, and in ForClear the test's, bound it too.
+// Timeout bounds the wait; the default is DefaultTimeout, and none for Acquire. The context's deadline, and in the wrappers the test's, bound
+// it too.
 func Timeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
 
 // Patience is how long readings may stay identical, with the same live holders, before the wait gives up early; the default is
@@ -113,11 +117,14 @@ func Reproduce(command string) Option { return func(o *options) { o.reproduce = 
 func Clear(ctx context.Context, src Source, cond Condition, opts ...Option) (Report, error) {
 	o := newOptions(opts)
 	r := Report{Started: time.Now(), Reproduce: o.reproduce}
+	if o.timeout < 0 {
+		o.timeout = DefaultTimeout
+	}
 	if cond.err != nil {
 		return r, cond.err
 	}
 	if len(cond.bounds) == 0 && cond.settle == 0 && len(cond.each) == 0 {
-		return r, errors.New("gpuwait: an empty Condition: use Ratio, Bytes, Delta or Settled")
+		return r, fmt.Errorf("gpuwait: %w: it is empty: use Ratio, Bytes, Delta or Settled", ErrBadCondition)
 	}
 	devices, err := o.devices(src)
 	if err != nil {

@@ -1,12 +1,16 @@
 package gpuwait
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 )
+
+// ErrBadCondition is in the error for a condition that makes no sense.
+var ErrBadCondition = errors.New("bad condition")
 
 // Condition says when a device counts as clear: used memory at most a bound, and, when asked, no longer changing. What live fixtures own
 // ([Own]) is added to every bound. Make one with Ratio, Bytes, Delta or Settled.
@@ -27,7 +31,7 @@ type bound struct {
 // Ratio is met when used ≤ r·total, 0 ≤ r < 1. For an engine that is about to start with vLLM's gpu_memory_utilization u, r is 1−u.
 func Ratio(r float64) Condition {
 	if !(r >= 0 && r < 1) {
-		return Condition{err: fmt.Errorf("gpuwait: ratio %v is not in [0, 1): it is the share of total memory that may still be used", r)}
+		return Condition{err: fmt.Errorf("gpuwait: %w: ratio %v is not in [0, 1): it is the share of total memory that may still be used", ErrBadCondition, r)}
 	}
 	return Condition{bounds: []bound{{
 		of:   func(_ Device, m Memory) (int64, error) { return int64(r * float64(m.Total)), nil },
@@ -38,7 +42,7 @@ func Ratio(r float64) Condition {
 // Bytes is met when used ≤ n.
 func Bytes(n int64) Condition {
 	if n < 0 {
-		return Condition{err: fmt.Errorf("gpuwait: bytes bound %d is negative", n)}
+		return Condition{err: fmt.Errorf("gpuwait: %w: bytes bound %d is negative", ErrBadCondition, n)}
 	}
 	return Condition{bounds: []bound{{of: func(Device, Memory) (int64, error) { return n, nil }, text: size(n)}}}
 }
@@ -47,7 +51,7 @@ func Bytes(n int64) Condition {
 // started since raise it. It is the only condition that makes sense on a GPU that others use too.
 func Delta(b Baseline, slack int64) Condition {
 	if slack < 0 {
-		return Condition{err: fmt.Errorf("gpuwait: slack %d is negative", slack)}
+		return Condition{err: fmt.Errorf("gpuwait: %w: slack %d is negative", ErrBadCondition, slack)}
 	}
 	return Condition{bounds: []bound{{
 		of: func(d Device, _ Memory) (int64, error) {
@@ -68,7 +72,7 @@ func Settled(d time.Duration, slack int64) Condition { return Condition{}.Settle
 // Settled adds that the reading must have stayed within the bound, and within ±slack, for d.
 func (c Condition) Settled(d time.Duration, slack int64) Condition {
 	if d <= 0 || slack < 0 {
-		c.err = fmt.Errorf("gpuwait: settled for %v within %d bytes: the time must be positive and the slack not negative", d, slack)
+		c.err = fmt.Errorf("gpuwait: %w: settled for %v within %d bytes: the time must be positive and the slack not negative", ErrBadCondition, d, slack)
 	}
 	c.settle, c.slack = d, slack
 	return c

@@ -1,17 +1,421 @@
 package gpuwait
 
-import "time"
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
 
-// Lessee says who holds a lease; it is the line in the lock file.
-type Lessee struct {
-	PID   int       `json:"pid"`
-	Name  string    `json:"name"` // the test, or the program
-	Since time.Time `json:"since"`
-	Files []int     `json:"held_by,omitempty"`
+// ErrBusy is in the error of an Acquire that could not have its devices in time.
+var ErrBusy = errors.New("devices are leased or not free")
+
+// LeasedEnv is the variable by which [Lease.Env] tells a child which devices its parent has leased for it.
+const LeasedEnv = "GPUWAIT_LEASED"
+
+// LeaseDirEnv moves the folder of the lock files, for machines where test processes differ in XDG_RUNTIME_DIR and TMPDIR.
+const LeaseDirEnv = "GPUWAIT_LEASE_DIR"
+
+// MinFree makes Acquire take only devices with at least n free bytes, measured at the moment of taking.
+func MinFree(n int64) Option { return func(o *options) { o.minFree = n } }
+
+// LeaseDir is the folder of the lock files; see [Lease] for the default.
+func LeaseDir(dir string) Option { return func(o *options) { o.leaseDir = dir } }
+
+// As is the name under which a lease is held, the test's or the program's by default.
+func As(name string) Option { return func(o *options) { o.name = name } }
+
+// SkipIfBusy makes Acquire skip the test, naming the holder, instead of failing it.
+func SkipIfBusy() Option { return func(o *options) { o.skipBusy = true } }
+
+// Lease is the exclusive right to some devices, among all processes of this user that ask through this package.
+//
+// It is a lock (flock) on one file per UUID in $GPUWAIT_LEASE_DIR, else $XDG_RUNTIME_DIR/gpuwait, else <temporary folder>/gpuwait-<uid>; mode
+// 0600 in a folder of mode 0700. The lock belongs to the open file: a child that inherits Files holds it as well, until it dies, even when the
+// parent was killed. Files are never removed, and a line in one says who holds it.
+type Lease struct {
+	devices []Device
+	files   []*os.File
+	keys    []string
+	once    sync.Once
 }
 
-func (l *Lessee) String() string { return l.Name }
+// Devices are the leased devices, in the source's order.
+func (l *Lease) Devices() []Device { return slices.Clone(l.devices) }
 
-func (l *Lessee) covers(pid int) bool { return l.PID == pid }
+// UUIDs are the leased devices' UUIDs.
+func (l *Lease) UUIDs() []string {
+	var out []string
+	for _, d := range l.devices {
+		out = append(out, d.UUID)
+	}
+	return out
+}
 
-func leaseOn(dir, uuid string) (*Lessee, error) { return nil, nil }
+// Files are the locks, for exec.Cmd.ExtraFiles: a child that has them keeps the devices leased until it has ended. They stay the lease's: do
+// not close them. It is empty for a lease that was itself inherited.
+func (l *Lease) Files() []*os.File { return slices.Clone(l.files) }
+
+// Env is the environment for a child that shall see just these devices, by UUID, and whose own Acquire shall give it these.
+func (l *Lease) Env() []string {
+	var nv, amd []string
+	for _, d := range l.devices {
+		if d.Vendor == AMD {
+			amd = append(amd, d.UUID)
+		} else {
+			nv = append(nv, d.UUID)
+		}
+	}
+	env := []string{LeasedEnv + "=" + strings.Join(l.UUIDs(), ",")}
+	if len(nv) > 0 {
+		env = append(env, "CUDA_VISIBLE_DEVICES="+strings.Join(nv, ","))
+	}
+	if len(amd) > 0 {
+		var within []string
+		for i := range amd {
+			within = append(within, fmt.Sprint(i)) // HIP counts within what ROCr leaves; an inherited value would hide devices
+		}
+		env = append(env, "ROCR_VISIBLE_DEVICES="+strings.Join(amd, ","), "HIP_VISIBLE_DEVICES="+strings.Join(within, ","))
+	}
+	return env
+}
+
+// Release gives the devices back; it is idempotent. A child that inherited Files still holds them: then they are free when it ends.
+func (l *Lease) Release() {
+	l.once.Do(func() { inProcess.release(l.keys) })
+}
+
+// Acquire leases n devices for the rest of the test; of more than n it takes the emptiest. It waits for its turn, first come first served
+// within this process, and gives up before the test's own deadline, naming who holds them. Several devices are taken all at once or not at
+// all, so two tests that each want two never wait for each other. Cleanup releases the lease.
+//
+// In a test whose parent process passed on [Lease.Env] it takes from the devices that the parent has leased.
+func Acquire(t TB, n int, opts ...Option) *Lease {
+	t.Helper()
+	o := newOptions(opts)
+	opts = append([]Option{As(t.Name()), Reproduce(reproduce(t.Name()))}, opts...)
+	ctx, cancel := o.within(t)
+	defer cancel()
+	l, err := AcquireContext(ctx, n, opts...)
+	if err != nil {
+		if o.skipBusy && errors.Is(err, ErrBusy) {
+			t.Skipf("%v", err)
+		}
+		o.give(t, err)
+		return nil
+	}
+	t.Cleanup(l.Release)
+	if a, ok := t.(interface{ Attr(key, value string) }); ok {
+		a.Attr("gpu.uuid", strings.Join(l.UUIDs(), ","))
+	}
+	return l
+}
+
+// AcquireContext is Acquire without a test. It waits until the context ends, or for [Timeout]. The error is a [*BusyError] when the devices
+// were not to be had, and wraps [ErrCannotMeasure] when none can be listed. Without a source, devices can still be leased by full UUID.
+func AcquireContext(ctx context.Context, n int, opts ...Option) (*Lease, error) {
+	o := newOptions(opts)
+	if o.name == "" {
+		o.name = filepath.Base(os.Args[0])
+	}
+	if n < 1 {
+		return nil, fmt.Errorf("gpuwait: Acquire of %d devices: at least 1", n)
+	}
+	src, closeSource, candidates, err := o.candidates()
+	if err != nil {
+		return nil, err
+	}
+	defer closeSource()
+	if n > len(candidates) {
+		return nil, fmt.Errorf("gpuwait: %w: %d devices wanted, %d there: %s", ErrNoDevice, n, len(candidates), uuids(candidates))
+	}
+	dir, err := leaseFolder(o.leaseDir, true)
+	if err != nil {
+		return nil, err
+	}
+	a := &attempt{o: o, src: src, n: n, dir: dir, candidates: candidates, start: time.Now(), inherited: strings.Split(os.Getenv(LeasedEnv), ",")}
+	return a.wait(ctx)
+}
+
+func (o *options) candidates() (Source, func(), []Device, error) {
+	src, closeSource, err := o.source()
+	if err == nil {
+		devices, err := o.devices(src)
+		if err != nil {
+			closeSource()
+			return nil, nil, nil, err
+		}
+		return src, closeSource, devices, nil
+	}
+	if len(o.names) == 0 || o.minFree > 0 || slices.ContainsFunc(o.names, func(n string) bool { return !fullUUID(n) }) {
+		return nil, nil, nil, err
+	}
+	var devices []Device
+	for i, name := range o.names {
+		d := Device{UUID: name, Index: i, Vendor: NVIDIA}
+		if !strings.Contains(strings.TrimPrefix(name, "GPU-"), "-") {
+			d.Vendor = AMD // "GPU-" and 16 digits; NVIDIA's have dashes
+		}
+		devices = append(devices, d)
+	}
+	devices, err = unique(devices)
+	return nil, func() {}, devices, err
+}
+
+func fullUUID(name string) bool {
+	return strings.HasPrefix(name, "MIG-") || strings.HasPrefix(name, "GPU-") && len(name) >= len("GPU-")+16
+}
+
+// attempt is one Acquire that waits for its turn.
+type attempt struct {
+	o          *options
+	src        Source
+	n          int
+	dir        string
+	candidates []Device
+	inherited  []string
+	start      time.Time
+	why        map[string]string // by UUID: why it could not be taken
+}
+
+func (a *attempt) wait(ctx context.Context) (*Lease, error) {
+	for _, d := range a.candidates {
+		if _, err := lockPath(a.dir, d.UUID); err != nil {
+			return nil, err
+		}
+	}
+	place := inProcess.join(a.keys())
+	defer inProcess.leave(place)
+	var looked time.Time
+	for {
+		changed := inProcess.changed()
+		l, err := a.try(place)
+		if l != nil || err != nil {
+			return l, err
+		}
+		if time.Since(looked) > time.Second {
+			looked = time.Now()
+			if own := a.hopeless(); own != "" {
+				return nil, a.busy(errors.New(own))
+			}
+		}
+		waited := time.Since(a.start)
+		if a.o.timeout >= 0 && waited >= a.o.timeout {
+			return nil, a.busy(nil)
+		}
+		pause := min(max(2*time.Millisecond, waited/20), 50*time.Millisecond) // other processes cannot wake us
+		if a.o.timeout >= 0 {
+			pause = min(pause, a.o.timeout-waited)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, a.busy(context.Cause(ctx))
+		case <-changed:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// try takes n devices if it is this attempt's turn and so many are to be had now; all or none, under the folder's gate.
+func (a *attempt) try(place *place) (*Lease, error) {
+	a.why = map[string]string{}
+	wanted := a.preferred()
+	if len(wanted) < a.n {
+		return nil, nil
+	}
+	gate, err := openGate(a.dir)
+	if err != nil || gate == nil {
+		return nil, err
+	}
+	defer gate.Close()
+	inProcess.mu.Lock()
+	defer inProcess.mu.Unlock()
+	if !inProcess.turn(place) {
+		return nil, nil
+	}
+	l := &Lease{}
+	for _, d := range wanted {
+		key := filepath.Join(a.dir, d.UUID)
+		if _, taken := inProcess.held[key]; taken {
+			continue
+		}
+		f, err := lockFile(a.dir, d.UUID)
+		if err != nil {
+			l.close()
+			return nil, err
+		}
+		if f == nil && !a.inherits(d.UUID) {
+			continue
+		}
+		l.devices, l.keys = append(l.devices, d), append(l.keys, key)
+		if f != nil {
+			l.files = append(l.files, f)
+		}
+		if len(l.devices) == a.n {
+			break
+		}
+	}
+	if len(l.devices) < a.n {
+		l.close()
+		return nil, nil
+	}
+	self, _ := a.o.proc.stat(os.Getpid())
+	line := Lessee{PID: os.Getpid(), Start: self.start, Program: filepath.Base(os.Args[0]), Name: a.o.name, Since: time.Now()}
+	for _, f := range l.files {
+		if err := line.write(f); err != nil {
+			l.close()
+			return nil, err
+		}
+	}
+	inProcess.take(l)
+	slices.SortFunc(l.devices, func(x, y Device) int { return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.MIG, y.MIG)) })
+	return l, nil
+}
+
+// inherits: the environment says that the parent leased this device for us, and its lock is a parent's or open in this process. (A variable
+// that outlived its lease says nothing.)
+func (a *attempt) inherits(uuid string) bool {
+	if !slices.Contains(a.inherited, uuid) {
+		return false
+	}
+	path, err := lockPath(a.dir, uuid)
+	if err != nil {
+		return false
+	}
+	self := os.Getpid()
+	l := readLessee(path)
+	return l.PID == os.Getppid() || a.o.proc.descends(self, l.PID) || slices.Contains(a.o.proc.opened(path), self)
+}
+
+// close lets go of a lease that did not come about. Closing is enough: an explicit unlock would free it for a child that shares the file, too.
+func (l *Lease) close() {
+	for _, f := range l.files {
+		f.Close()
+	}
+}
+
+// preferred are the candidates that can be measured and have enough room, emptiest first.
+func (a *attempt) preferred() []Device {
+	if a.src == nil {
+		return a.candidates
+	}
+	type room struct {
+		Device
+		free int64
+	}
+	var rooms []room
+	for _, d := range a.candidates {
+		m, err := a.src.Memory(d.UUID)
+		if err == nil {
+			m, err = checked(d, m)
+		}
+		switch {
+		case err != nil:
+			a.why[d.UUID] = err.Error()
+		case m.Free() < a.o.minFree:
+			a.why[d.UUID] = fmt.Sprintf("only %s free of %s", size(m.Free()), size(m.Total))
+		default:
+			rooms = append(rooms, room{d, m.Free()})
+		}
+	}
+	slices.SortStableFunc(rooms, func(x, y room) int { return cmp.Compare(y.free, x.free) })
+	out := make([]Device, len(rooms))
+	for i, r := range rooms {
+		out[i] = r.Device
+	}
+	return out
+}
+
+func (a *attempt) keys() []string {
+	var keys []string
+	for _, d := range a.candidates {
+		keys = append(keys, filepath.Join(a.dir, d.UUID))
+	}
+	return keys
+}
+
+// hopeless names the mistake when only this very test, or a parent that waits for it, could let go of the devices.
+func (a *attempt) hopeless() string {
+	others, reason := len(a.candidates), ""
+	for _, d := range a.candidates {
+		l, _ := leaseOn(a.dir, d.UUID)
+		switch {
+		case l == nil || a.inherits(d.UUID):
+		case l.PID == os.Getpid() && (l.Name == a.o.name || strings.HasPrefix(a.o.name, l.Name+"/")):
+			others--
+			reason = fmt.Sprintf("%s holds it already, so this would wait for itself: acquire all devices in one call", l.Name)
+		case a.o.proc.descends(os.Getpid(), l.PID):
+			others--
+			reason = fmt.Sprintf("it is held by this process's own parent (pid %d, %s): start the child with lease.Env() in its environment and lease.Files() in ExtraFiles", l.PID, l.Name)
+		}
+	}
+	if others >= a.n {
+		return ""
+	}
+	return reason
+}
+
+// BusyError says who has the devices. Its text is the whole message.
+type BusyError struct {
+	Wanted  int
+	MinFree int64
+	Waited  time.Duration
+	Devices []Candidate
+	text    string
+	cause   error
+}
+
+// Candidate is one device of a BusyError.
+type Candidate struct {
+	Device Device
+	Lessee *Lessee // nil: not leased
+	Reason string  // why it could not be taken, when it is not leased
+}
+
+func (e *BusyError) Error() string { return e.text }
+
+// Unwrap gives ErrBusy and what ended the wait.
+func (e *BusyError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{ErrBusy}
+	}
+	return []error{ErrBusy, e.cause}
+}
+
+func (a *attempt) busy(cause error) error {
+	e := &BusyError{Wanted: a.n, MinFree: a.o.minFree, Waited: time.Since(a.start), cause: cause}
+	var b strings.Builder
+	fmt.Fprintf(&b, "gpuwait: %s could not lease %d of %d devices", a.o.name, a.n, len(a.candidates))
+	if e.MinFree > 0 {
+		fmt.Fprintf(&b, " with %s free", size(e.MinFree))
+	}
+	fmt.Fprintf(&b, " in %s\n", age(e.Waited))
+	for _, d := range a.candidates {
+		c := Candidate{Device: d, Reason: cmp.Or(a.why[d.UUID], "free, and waiting for the others, or for those who came first")}
+		if c.Lessee, _ = leaseOn(a.dir, d.UUID); c.Lessee != nil {
+			c.Reason = ""
+			fmt.Fprintf(&b, "    %s  leased by %s\n", d, c.Lessee)
+		} else {
+			fmt.Fprintf(&b, "    %s  %s\n", d, c.Reason)
+		}
+		e.Devices = append(e.Devices, c)
+	}
+	if cause != nil {
+		fmt.Fprintf(&b, "    %v\n", cause)
+	}
+	b.WriteString("    to wait longer: go test -timeout, or gpuwait.Timeout(d); to skip instead: gpuwait.SkipIfBusy()\n")
+	if a.o.reproduce != "" {
+		fmt.Fprintf(&b, "    to reproduce: %s\n", a.o.reproduce)
+	}
+	e.text = strings.TrimSuffix(b.String(), "\n")
+	return e
+}

@@ -122,6 +122,11 @@ func visible(all []Device, variable string, getenv func(string) (string, bool), 
 
 // find resolves one name; an ambiguous beginning of a UUID is an error.
 func find(all []Device, name string) (Device, error) {
+	for _, d := range all {
+		if strings.EqualFold(d.UUID, name) {
+			return d, nil
+		}
+	}
 	if n, err := strconv.Atoi(name); err == nil {
 		for _, d := range usable(all) {
 			if d.Index == n { // of a GPU in MIG mode: its first slice, which is the one that CUDA enumerates
@@ -150,9 +155,6 @@ func find(all []Device, name string) (Device, error) {
 	}
 	var hits []Device
 	for _, d := range all {
-		if strings.EqualFold(d.UUID, name) {
-			return d, nil
-		}
 		if len(name) > len("GPU-") && len(d.UUID) > len(name) && strings.EqualFold(d.UUID[:len(name)], name) {
 			hits = append(hits, d)
 		}

@@ -1,0 +1,154 @@
+package gpuwait
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Lessee says who holds a lease; it is the line in the lock file.
+type Lessee struct {
+	PID     int       `json:"pid"`
+	Start   int64     `json:"start,omitempty"` // of the process, in clock ticks since boot: PIDs are used again
+	Program string    `json:"program"`
+	Name    string    `json:"name"` // the test's, usually
+	Since   time.Time `json:"since"`
+	Gone    bool      `json:"gone,omitempty"`    // PID has ended; children that inherited the lease hold it
+	Holding []int     `json:"holding,omitempty"` // the processes that have the lock file open, as far as this user can see
+}
+
+// String gives "pid 21293 (llm.test) TestLoad since 07:15:29 (3m0s)".
+func (l *Lessee) String() string {
+	if l.PID == 0 {
+		return "a process that left no name"
+	}
+	s := fmt.Sprintf("pid %d (%s) %s since %s (%s)", l.PID, l.Program, l.Name, l.Since.Format(time.TimeOnly), age(time.Since(l.Since).Round(time.Second)))
+	if l.Gone {
+		s += fmt.Sprintf(", which is gone; held on by pid %s, which inherited it", strings.Trim(fmt.Sprint(l.Holding), "[]"))
+	}
+	return s
+}
+
+func (l *Lessee) covers(pid int) bool {
+	if l.PID == pid {
+		return true
+	}
+	for _, p := range l.Holding {
+		if p == pid {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *Lessee) write(f *os.File) error {
+	line, err := json.Marshal(l)
+	if err == nil {
+		err = f.Truncate(0)
+	}
+	if err == nil {
+		_, err = f.WriteAt(append(line, '\n'), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("gpuwait: lock file: %w", err)
+	}
+	return nil
+}
+
+// leaseFolder finds the folder of the lock files, and makes it when asked; "" and no error when it does not exist.
+func leaseFolder(dir string, create bool) (string, error) {
+	if dir == "" {
+		dir = os.Getenv(LeaseDirEnv)
+	}
+	if dir == "" {
+		if run := os.Getenv("XDG_RUNTIME_DIR"); run != "" {
+			dir = filepath.Join(run, "gpuwait")
+		} else {
+			dir = filepath.Join(os.TempDir(), "gpuwait-"+strconv.Itoa(os.Getuid()))
+		}
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("gpuwait: lease folder: %w", err)
+	}
+	if create {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return "", fmt.Errorf("gpuwait: lease folder: %w (another: %s)", err, LeaseDirEnv)
+		}
+	}
+	switch err := ownFolder(dir); {
+	case errors.Is(err, os.ErrNotExist) && !create:
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("gpuwait: lease folder: %w (another: %s)", err, LeaseDirEnv)
+	}
+	return dir, nil
+}
+
+const lockSuffix = ".lock"
+
+func lockPath(dir, uuid string) (string, error) {
+	for _, r := range uuid {
+		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-.:_", r)) {
+			return "", fmt.Errorf("gpuwait: %w: %q has a character that no UUID has", ErrBadSelector, uuid)
+		}
+	}
+	if strings.Trim(uuid, ".") == "" {
+		return "", fmt.Errorf("gpuwait: %w: %q is no UUID", ErrBadSelector, uuid)
+	}
+	return filepath.Join(dir, uuid+lockSuffix), nil
+}
+
+func trimLock(path string) string { return strings.TrimSuffix(path, lockSuffix) }
+
+// leaseOn tells who has leased a device; nil when nobody has.
+func leaseOn(dir, uuid string) (*Lessee, error) {
+	dir, err := leaseFolder(dir, false)
+	if err != nil || dir == "" {
+		return nil, err
+	}
+	path, err := lockPath(dir, uuid)
+	if err != nil {
+		return nil, err
+	}
+	if free, err := isFree(dir, path); free || err != nil {
+		return nil, err
+	}
+	l := readLessee(path)
+	proc := procFS("/proc")
+	if st, ok := proc.stat(l.PID); l.PID != 0 && (!ok || st.state == 'Z' || st.start != l.Start) {
+		l.Holding = proc.opened(path)
+		l.Gone = len(l.Holding) > 0
+	}
+	return l, nil
+}
+
+// readLessee gives the line of a lock file; the zero Lessee when there is none yet.
+func readLessee(path string) *Lessee {
+	var l Lessee
+	if err := json.Unmarshal([]byte(readAll(path)), &l); err != nil {
+		return &Lessee{}
+	}
+	return &l
+}
+
+// opened lists the processes that have a file open.
+func (fs procFS) opened(path string) []int {
+	links, _ := filepath.Glob(filepath.Join(string(fs), "[0-9]*/fd/*"))
+	var pids []int
+	for _, link := range links {
+		if target, err := os.Readlink(link); err != nil || target != path {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(link))))
+		if err == nil && (len(pids) == 0 || pids[len(pids)-1] != pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}

@@ -1,0 +1,81 @@
+package gpuwait
+
+import (
+	"os"
+	"slices"
+	"sync"
+)
+
+// queue orders the Acquires of one process: a lock on a file does not exclude a second taker who shares the file, and polling has no order.
+type queue struct {
+	mu      sync.Mutex
+	waiting []*place
+	held    map[string]*os.File // by lock path; nil for an inherited one. It keeps the files from being collected, and so the locks.
+	wake    chan struct{}       // closed when something may have become possible
+}
+
+// place is one Acquire in the queue.
+type place struct{ keys []string }
+
+var inProcess = queue{held: map[string]*os.File{}, wake: make(chan struct{})}
+
+func (q *queue) join(keys []string) *place {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p := &place{keys}
+	q.waiting = append(q.waiting, p)
+	return p
+}
+
+func (q *queue) leave(p *place) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = slices.DeleteFunc(q.waiting, func(o *place) bool { return o == p })
+	q.broadcast()
+}
+
+// turn: nobody who came earlier wants any of the same devices. The caller holds mu.
+func (q *queue) turn(p *place) bool {
+	for _, o := range q.waiting {
+		if o == p {
+			return true
+		}
+		if slices.ContainsFunc(o.keys, func(k string) bool { return slices.Contains(p.keys, k) }) {
+			return false
+		}
+	}
+	return true
+}
+
+func (q *queue) changed() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.wake
+}
+
+// take enters a lease. The caller holds mu.
+func (q *queue) take(l *Lease) {
+	for _, k := range l.keys {
+		q.held[k] = nil
+	}
+	for _, f := range l.files {
+		q.held[trimLock(f.Name())] = f
+	}
+}
+
+func (q *queue) release(keys []string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, k := range keys {
+		if f := q.held[k]; f != nil {
+			f.Close()
+		}
+		delete(q.held, k)
+	}
+	q.broadcast()
+}
+
+func (q *queue) broadcast() {
+	close(q.wake)
+	q.wake = make(chan struct{})
+}
