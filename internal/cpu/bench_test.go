@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -14,10 +15,21 @@ import (
 // The machines that this runs on are shared, so every benchmark of something that memory bounds measures the bound beside it, in turns, and
 // reports medians: "share" is the part of the read bandwidth that was reached.
 
-// stream reads memory with all threads, as fast as it comes.
-func stream(p *Pool, x []float32) {
-	p.Run(len(x), 64<<10, func(lo, hi int) { p.k.max(x[lo:hi]) })
+// stream reads memory with all threads, as fast as it comes: each thread reads four streams, as the kernels do.
+func stream(p *Pool, x []uint64) {
+	p.Run(p.Threads(), 1, func(lo, hi int) {
+		part := x[lo*len(x)/p.Threads() : hi*len(x)/p.Threads()]
+		q := len(part) / 4
+		a, b, c, d := part[:q], part[q:2*q], part[2*q:3*q], part[3*q:4*q]
+		var sum uint64
+		for i := range a {
+			sum ^= a[i] ^ b[i] ^ c[i] ^ d[i]
+		}
+		sink.Add(sum)
+	})
 }
+
+var sink atomic.Uint64
 
 func median(x []float64) float64 {
 	slices.Sort(x)
@@ -33,7 +45,7 @@ func seconds(f func()) float64 {
 // besideStream runs work, which reads so many bytes, in turns with a stream over 128 MB.
 func besideStream(b *testing.B, p *Pool, bytes int64, work func()) {
 	mem := mapped(b, 128<<20)
-	x := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/4)
+	x := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/8)
 	var floor, got []float64
 	for b.Loop() {
 		floor = append(floor, float64(len(mem))/seconds(func() { stream(p, x) }))

@@ -96,7 +96,7 @@ func MatMuls(p *Pool, x []float32, m int, out ...Linear) { matMuls(p, x, m, out)
 // A panel is the unit of work of a thread: some rows of one weight matrix, times all rows of x.
 const (
 	tileRows  = 4         // of weights: panels are multiples of it
-	panelSize = 192 << 10 // bytes of float32 weights: it stays in the L2 cache beside the rows of x
+	panelSize = 192 << 10 // bytes of weights that stay in the L2 cache while the rows of x pass
 	// widenAt is the number of rows of x from which 16-bit weights are widened once a panel rather than once a tile.
 	widenAt = 12
 )
@@ -124,7 +124,7 @@ func matMuls(p *Pool, x []float32, m int, out []Linear) {
 		}
 		rows += l.W.Rows
 	}
-	panel := panelRows(rows, cols, p.Threads())
+	panel := p.panelRows(rows, cols, m, out[0].W.Type)
 	panels := 0
 	for i := range out {
 		panels += (out[i].W.Rows + panel - 1) / panel
@@ -145,13 +145,21 @@ func matMuls(p *Pool, x []float32, m int, out []Linear) {
 	})
 }
 
-// panelRows balances three wishes: panels fit the cache, every thread gets several of them, and each is worth the trouble of fetching it.
-func panelRows(rows, cols, threads int) int {
-	n := panelSize / (4 * max(cols, 1))
-	if threads > 1 {
-		n = min(n, rows/(threads*4))
+// panelRows is the number of weight rows in a panel. When x passes once, the weights only stream by, and the longer the streams the better:
+// a few panels for each thread. Otherwise a panel has to stay in the cache.
+func (p *Pool) panelRows(rows, cols, m int, t DType) int {
+	share := rows
+	if p.threads > 1 {
+		share = rows / (3 * p.threads)
 	}
-	n = max(n, min(16, panelSize/(4*max(cols, 1))))
+	n := max(share, 32)
+	if passes := m > 4 || m == 3 || (m == 4 && p.tier != AVX512); passes {
+		size := t.Size()
+		if m >= widenAt {
+			size = 4
+		}
+		n = max(min(n, panelSize/(size*max(cols, 1))), 16)
+	}
 	return max(n/tileRows*tileRows, tileRows)
 }
 

@@ -150,7 +150,7 @@ func Axpy(p *Pool, dst, x []float32, s float32) {
 }
 
 // ArgMax is the index of the largest element, the first of them when several are equal; -1 when x has no number (it is empty or all NaN).
-func ArgMax(p *Pool, x []float32) int {
+func ArgMax(x []float32) int {
 	best, at := float32(math.Inf(-1)), -1
 	for i, v := range x {
 		if v > best || (at < 0 && v == best) {
