@@ -1,6 +1,9 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"slices"
+	"unicode/utf8"
+)
 
 // bpe is the byte-pair-encoding model: it splits a word into characters (bytes, in a byte-level vocabulary) and then merges neighbours, the
 // merge of the lowest rank first and of equal ones the leftmost.
@@ -20,14 +23,20 @@ type merge struct{ rank, id int32 }
 
 func pair(a, b int32) uint64 { return uint64(uint32(a))<<32 | uint64(uint32(b)) }
 
-// scratch is one encoding's working memory.
+// scratch is one encoding's working memory. It remembers short words, because text repeats them.
 type scratch struct {
-	ids  []int32
-	link []link
-	heap candidates
+	ids   []int32
+	link  []link
+	heap  candidates
+	words map[string][]int32
 }
 
-func (m *bpe) newScratch() *scratch { return &scratch{} }
+const (
+	maxWords  = 1 << 13 // remembered at most
+	shortWord = 32      // characters
+)
+
+func newScratch() *scratch { return &scratch{words: map[string][]int32{}} }
 
 // encode appends the tokens of a word.
 func (m *bpe) encode(out []int32, word string, s *scratch) []int32 {
@@ -36,13 +45,28 @@ func (m *bpe) encode(out []int32, word string, s *scratch) []int32 {
 			return append(out, id)
 		}
 	}
+	if len(word) > shortWord {
+		return m.merge(out, word, s)
+	}
+	if ids, ok := s.words[word]; ok {
+		return append(out, ids...)
+	}
+	start := len(out)
+	out = m.merge(out, word, s)
+	if len(s.words) < maxWords {
+		s.words[word] = slices.Clone(out[start:])
+	}
+	return out
+}
+
+func (m *bpe) merge(out []int32, word string, s *scratch) []int32 {
 	if m.byteLevel {
 		s.ids = m.bytes(s.ids[:0], word)
 	} else {
 		s.ids = m.chars(s.ids[:0], word)
 	}
 	// Scanning for the best pair again and again is quadratic but has no overhead: a heap pays only on long words.
-	if len(s.ids) <= 32 {
+	if len(s.ids) <= shortWord {
 		return append(out, m.mergeShort(s.ids)...)
 	}
 	return m.mergeLong(out, s)
@@ -116,7 +140,7 @@ func (m *bpe) hasBytes(c string) bool {
 // mergeShort merges in place.
 func (m *bpe) mergeShort(ids []int32) []int32 {
 	const none = int32(1<<31 - 1)
-	var ranks [32]merge // ranks[i] is the merge of ids[i] and ids[i+1]
+	var ranks [shortWord]merge // ranks[i] is the merge of ids[i] and ids[i+1]
 	look := func(i int) merge {
 		if i+1 < len(ids) {
 			if mg, ok := m.merges[pair(ids[i], ids[i+1])]; ok {

@@ -53,7 +53,7 @@ func lookup(r rune) class {
 	case unicode.IsSymbol(r):
 		return symbol
 	}
-	return 0
+	return newCharacter(r)
 }
 
 // letterClass guards against characters that are Lower or Upper in Go without being of category L.
@@ -66,5 +66,6 @@ func letterClass(r rune, c class) class {
 
 // isWord is \w: Alphabetic, marks, decimal digits, connectors and joiners.
 func isWord(r rune) bool {
-	return unicode.IsLetter(r) || unicode.IsMark(r) || unicode.In(r, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
+	return unicode.IsLetter(r) || unicode.IsMark(r) || newCharacter(r)&(letter|mark|number) != 0 ||
+		unicode.In(r, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
 }

@@ -98,3 +98,20 @@ func spell(tok *Tokenizer, ids []int32) []string {
 	}
 	return list
 }
+
+func TestAnotherByteLevelTokenizer(t *testing.T) {
+	tok := load(t, "small-gpt2")
+	data, err := os.ReadFile("testdata/small-gpt2/golden.json")
+	require.NoError(t, err)
+	var refs []struct {
+		Text    string
+		IDs     []int32
+		Decoded string
+	}
+	require.NoError(t, json.Unmarshal(data, &refs))
+	require.NotEmpty(t, refs)
+	for _, ref := range refs {
+		require.Equal(t, ref.IDs, tok.Encode(ref.Text, false), "%+q", ref.Text)
+		require.Equal(t, ref.Decoded, tok.Decode(ref.IDs, false), "%+q", ref.Text)
+	}
+}

@@ -51,7 +51,7 @@ func parse(file string, data []byte) (t *Tokenizer, err error) {
 	t.added = newAddedTokens(f.Added, t.normalize)
 	p.postProcessor(t, "post_processor", f.PostProcessor)
 	p.decoder(t, "decoder", f.Decoder)
-	if t.decoders == nil {
+	if absent(f.Decoder) {
 		t.decoders = []newDecoder{func() decoder { return &joinWithSpaces{} }}
 	}
 	return t, nil
@@ -82,8 +82,13 @@ func (p *parser) kind(field string, raw json.RawMessage) string {
 	return c.Type
 }
 
+const maxDepth = 8
+
 // sequence calls each for the members of a Sequence.
 func (p *parser) sequence(t *Tokenizer, field, key string, raw json.RawMessage, each func(*Tokenizer, string, json.RawMessage)) {
+	if strings.Count(field, "[") == maxDepth {
+		p.fail(field, "nested too deep", "", fmt.Sprintf("at most %d levels", maxDepth))
+	}
 	var c map[string]json.RawMessage
 	p.read(field, raw, &c)
 	var list []json.RawMessage
@@ -257,13 +262,13 @@ func (p *parser) postProcessor(t *Tokenizer, field string, raw json.RawMessage) 
 	case "Sequence":
 		p.sequence(t, field, "processors", raw, p.postProcessor)
 	case "TemplateProcessing":
-		t.post = append(t.post, p.template(field, raw))
+		t.post = append(t.post, p.template(t, field, raw))
 	default:
 		p.fail(field+".type", "unknown post-processor", strconv.Quote(kind), "one of TemplateProcessing, ByteLevel, Sequence")
 	}
 }
 
-func (p *parser) template(field string, raw json.RawMessage) post {
+func (p *parser) template(t *Tokenizer, field string, raw json.RawMessage) post {
 	var c struct {
 		Single []struct {
 			SpecialToken *struct {
@@ -289,6 +294,11 @@ func (p *parser) template(field string, raw json.RawMessage) post {
 			token, ok := c.SpecialTokens[part.SpecialToken.ID]
 			if !ok {
 				p.fail(at, "not among special_tokens", strconv.Quote(part.SpecialToken.ID), "")
+			}
+			for _, id := range token.IDs {
+				if t.Token(id) == "" {
+					p.fail(at, "adds an id that names no token", strconv.Itoa(int(id)), "a token's id")
+				}
 			}
 			if texts == 0 {
 				out.before = append(out.before, token.IDs...)
@@ -318,9 +328,6 @@ func (p *parser) decoder(t *Tokenizer, field string, raw json.RawMessage) {
 	kind := p.kind(field, raw)
 	if kind == "Sequence" {
 		p.sequence(t, field, "decoders", raw, p.decoder)
-		if t.decoders == nil {
-			t.decoders = []newDecoder{}
-		}
 		return
 	}
 	if p.fused && kind != "Strip" && kind != "Fuse" {

@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -154,9 +153,5 @@ func (m metaspace) split(out, in []piece) []piece {
 type numeric struct{}
 
 func (numeric) next(s string, i int) int {
-	r, n := utf8.DecodeRuneInString(s[i:])
-	if unicode.IsNumber(r) {
-		return i + n
-	}
-	return i
+	return run(s, i, number, 1)
 }

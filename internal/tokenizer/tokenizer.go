@@ -63,7 +63,7 @@ func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
 	}
 	ids := make([]int32, 0, len(text)/3+8)
 	var pieces, next []piece
-	scratch := t.model.newScratch()
+	scratch := newScratch()
 	for _, section := range t.added.sections(text, t.normalize) {
 		if section.id >= 0 {
 			ids = append(ids, section.id)

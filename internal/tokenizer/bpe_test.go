@@ -1,0 +1,65 @@
+package tokenizer
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// The heap and the plain scan must agree; a planted difference is a merge taken out of order.
+func TestHeapAndScanAgree(t *testing.T) {
+	tok := load(t, "llama3")
+	m := *tok.model
+	m.whole = nil
+	words := rapid.StringMatching(`[a-z ',.0-9é日]{2,10}`)
+	rapid.Check(t, func(t *rapid.T) {
+		word := words.Draw(t, "word")
+		s := newScratch()
+		s.ids = m.bytes(nil, word)
+		long := m.mergeLong(nil, s)
+		short := m.mergeShort(m.bytes(nil, word))
+		if !slices.Equal(short, long) {
+			t.Fatalf("%q: scan %v, heap %v", word, short, long)
+		}
+	})
+}
+
+// A word of n characters must take about n log n: a quadratic merge would take 64 times as long for 8 times the length.
+func TestLongWordIsNotQuadratic(t *testing.T) {
+	for _, name := range []string{"gpt2", "llama2"} {
+		tok := load(t, name)
+		took := func(n int) time.Duration {
+			word := strings.Repeat("lighthouse", n/10)
+			best := time.Hour
+			for range 5 {
+				start := time.Now()
+				tok.Encode(word, false)
+				best = min(best, time.Since(start))
+			}
+			return best
+		}
+		small, large := took(12_500), took(100_000)
+		require.Less(t, large, 24*small, "%s: 12 500 characters took %v, 100 000 took %v", name, small, large)
+	}
+}
+
+func TestInvalidUTF8(t *testing.T) {
+	tok := load(t, "gpt2")
+	for _, row := range []struct{ why, in, out string }{
+		{"a lone continuation byte", "a\x80b", "a\uFFFDb"},
+		{"bytes that never occur", "\xff\xfe", "\uFFFD\uFFFD"},
+		{"a cut character is one", "\xe6\x97", "\uFFFD"},
+		{"a cut character before a letter", "\xf0\x9f\x98x", "\uFFFDx"},
+		{"a surrogate is three", "\xed\xa0\x80", "\uFFFD\uFFFD\uFFFD"},
+		{"an overlong form", "\xc0\xaf", "\uFFFD\uFFFD"},
+		{"beyond U+10FFFF", "\xf4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},
+		{"U+FFFD itself stays", "\uFFFD", "\uFFFD"},
+	} {
+		require.Equal(t, row.out, validUTF8(row.in), row.why)
+		require.Equal(t, tok.Encode(row.out, false), tok.Encode(row.in, false), row.why)
+	}
+}
