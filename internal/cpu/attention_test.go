@@ -1,0 +1,165 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pages is a KV cache for tests whose sequences lie in shuffled blocks.
+type pages struct {
+	KVCache
+	free []int32
+	k, v map[int][]float32 // by sequence: [context, KVHeads, HeadDim]
+}
+
+func newPages(rng *rand.Rand, blocks, blockSize, kvHeads, dim int) *pages {
+	c := &pages{KVCache: KVCache{Blocks: blocks, BlockSize: blockSize, KVHeads: kvHeads, HeadDim: dim}, k: map[int][]float32{}, v: map[int][]float32{}}
+	c.K, c.V = make([]float32, c.Elements()), make([]float32, c.Elements())
+	for i := range c.K { // what is not written must not be read
+		c.K[i], c.V[i] = float32(math.NaN()), float32(math.NaN())
+	}
+	for _, b := range rng.Perm(blocks) {
+		c.free = append(c.free, int32(b))
+	}
+	return c
+}
+
+// add writes a sequence's whole context, and gives its part of a batch in which its last n positions are the queries.
+func (c *pages) add(p *Pool, rng *rand.Rand, id, context, n, start int) AttnSeq {
+	blocks := (context + c.BlockSize - 1) / c.BlockSize
+	s := AttnSeq{Start: start, Len: n, Context: context, Blocks: c.free[:blocks]}
+	c.free = c.free[blocks:]
+	slots := make([]int32, context)
+	for i := range slots {
+		slots[i] = s.Blocks[i/c.BlockSize]*int32(c.BlockSize) + int32(i%c.BlockSize)
+	}
+	c.k[id], c.v[id] = random(rng, context*c.KVHeads*c.HeadDim), random(rng, context*c.KVHeads*c.HeadDim)
+	WriteKV(p, c.KVCache, c.k[id], c.v[id], slots)
+	return s
+}
+
+// reference is softmax(q·kᵀ·scale)·v, written down as it is defined.
+func (c *pages) reference(a AttnParams, id int, s AttnSeq, q []float32) []float64 {
+	d := c.HeadDim
+	out := make([]float64, s.Len*a.Heads*d)
+	for r := range s.Len {
+		pos := s.Context - s.Len + r
+		first := 0
+		if a.Window > 0 {
+			first = max(0, pos-a.Window+1)
+		}
+		for h := range a.Heads {
+			kv := h / (a.Heads / c.KVHeads)
+			var scores []float64
+			var sum float64
+			for t := first; t <= pos; t++ {
+				var x float64
+				for i := range d {
+					x += float64(q[((s.Start+r)*a.Heads+h)*d+i]) * float64(c.k[id][(t*c.KVHeads+kv)*d+i])
+				}
+				x *= float64(a.Scale)
+				if a.Softcap != 0 {
+					x = float64(a.Softcap) * math.Tanh(x/float64(a.Softcap))
+				}
+				scores = append(scores, math.Exp(x))
+				sum += scores[len(scores)-1]
+			}
+			for t := first; t <= pos; t++ {
+				for i := range d {
+					out[(r*a.Heads+h)*d+i] += scores[t-first] / sum * float64(c.v[id][(t*c.KVHeads+kv)*d+i])
+				}
+			}
+		}
+	}
+	return out
+}
+
+func TestAttentionAgainstFloat64(t *testing.T) {
+	type seq struct{ context, n int }
+	for _, c := range []struct {
+		why                   string
+		heads, kv, dim, block int
+		window                int
+		softcap               float32
+		seqs                  []seq
+	}{
+		{"one token", 1, 1, 8, 16, 0, 0, []seq{{1, 1}}},
+		{"prompt from the start", 4, 4, 64, 16, 0, 0, []seq{{37, 37}}},
+		{"decode over several segments", 4, 2, 64, 16, 0, 0, []seq{{700, 1}}},
+		{"chunk at the end of a longer context", 8, 2, 32, 16, 0, 0, []seq{{530, 23}}},
+		{"mixed batch", 4, 1, 16, 16, 0, 0, []seq{{5, 1}, {300, 1}, {64, 64}, {257, 2}, {90, 10}}},
+		{"many rows over two segments", 2, 2, 24, 16, 0, 0, []seq{{300, 300}}},
+		{"odd head and block", 6, 3, 40, 7, 0, 0, []seq{{50, 50}, {513, 3}}},
+		{"one position a block", 2, 1, 8, 1, 0, 0, []seq{{20, 4}}},
+		{"blocks larger than a segment", 2, 1, 72, 400, 0, 0, []seq{{700, 5}}},
+		{"widest head", 2, 1, 256, 32, 0, 0, []seq{{70, 9}}},
+		{"window inside a segment", 4, 2, 32, 16, 5, 0, []seq{{40, 40}, {100, 1}}},
+		{"window over segments", 4, 2, 32, 16, 300, 0, []seq{{900, 1}, {600, 40}, {290, 290}}},
+		{"window of one: the value itself", 2, 2, 16, 16, 1, 0, []seq{{270, 20}}},
+		{"softcap", 4, 2, 32, 16, 0, 2, []seq{{60, 7}}},
+		{"more heads than a tile", 64, 1, 16, 16, 0, 0, []seq{{40, 3}}},
+	} {
+		t.Run(c.why, func(t *testing.T) {
+			eachTier(t, func(t *testing.T, p *Pool) {
+				rng := rngOf(7)
+				cache := newPages(rng, 4000/c.block+len(c.seqs), c.block, c.kv, c.dim)
+				a := AttnParams{Heads: c.heads, Scale: float32(1 / math.Sqrt(float64(c.dim))), Window: c.window, Softcap: c.softcap}
+				var seqs []AttnSeq
+				rows := 0
+				for i, s := range c.seqs {
+					seqs = append(seqs, cache.add(p, rng, i, s.context, s.n, rows))
+					rows += s.n
+				}
+				q := random(rng, rows*c.heads*c.dim)
+				dst := make([]float32, len(q))
+				Attention(p, dst, q, a, cache.KVCache, seqs)
+				for i, s := range seqs {
+					near(t, cache.reference(a, i, s, q), dst[s.Start*c.heads*c.dim:], 5e-6, 5e-6, "sequence", i)
+				}
+
+				// Every row alone, one thread: the same bits.
+				one := pool(t, 1, p.Tier())
+				alone := make([]float32, len(q))
+				for _, s := range seqs {
+					for r := range s.Len {
+						pos := s.Context - s.Len + r
+						Attention(one, alone, q, a, cache.KVCache, []AttnSeq{{Start: s.Start + r, Len: 1, Context: pos + 1, Blocks: s.Blocks}})
+					}
+				}
+				require.Equal(t, bits(alone), bits(dst), "a row's result depends on its batch")
+			})
+		})
+	}
+}
+
+func TestWriteKVSkipsNegativeSlots(t *testing.T) {
+	p := pool(t, 1, Generic)
+	c := KVCache{Blocks: 2, BlockSize: 2, KVHeads: 1, HeadDim: 1, K: make([]float32, 4), V: make([]float32, 4)}
+	WriteKV(p, c, []float32{1, 2, 3}, []float32{4, 5, 6}, []int32{3, -1, 0})
+	require.Equal(t, []float32{3, 0, 0, 1}, c.K)
+	require.Equal(t, []float32{6, 0, 0, 4}, c.V)
+	require.PanicsWithValue(t, "cpu: WriteKV: slot 4 of 4", func() { WriteKV(p, c, []float32{1}, []float32{1}, []int32{4}) })
+}
+
+func BenchmarkAttention(b *testing.B) {
+	for _, c := range []struct{ context, n int }{{128, 128}, {2048, 128}, {2048, 1}, {128, 1}} {
+		b.Run(fmt.Sprintf("rows=%d/context=%d", c.n, c.context), func(b *testing.B) {
+			eachPool(b, func(b *testing.B, p *Pool) {
+				rng := rngOf(1)
+				cache := newPages(rng, c.context/16+1, 16, 12, 64)
+				s := cache.add(p, rng, 0, c.context, c.n, 0)
+				q := random(rng, c.n*768)
+				dst := make([]float32, len(q))
+				a := AttnParams{Heads: 12, Scale: 0.125}
+				for b.Loop() {
+					Attention(p, dst, q, a, cache.KVCache, []AttnSeq{s})
+				}
+				b.ReportMetric(4*768*float64(c.n)*(float64(c.context)-float64(c.n-1)/2)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+			})
+		})
+	}
+}
