@@ -50,7 +50,7 @@ func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {
 			err = errors.Join(cause, err)
 		}
 		c.release()
-		return nil, errors.Join(fmt.Errorf("engine: opening %s: %w", cfg.Model, err), c.result)
+		return nil, errors.Join(fmt.Errorf("opening %s: %w", cfg.Model, err), c.result)
 	}
 	go c.loop()
 	e := &Engine{c: c}

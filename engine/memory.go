@@ -45,10 +45,14 @@ func (in kvInput) plan() (kvPlan, error) {
 		return kvPlan{}, fmt.Errorf("%w: a KV cache of %s (%s), and %s of %s are free", ErrOutOfMemory,
 			ledger.FormatBytes(blocks*in.bytesPerBlock), from, ledger.FormatBytes(in.free), ledger.FormatBytes(in.total))
 	}
-	if blocks < perSeq && (cfg.MaxModelLen > 0 || blocks == 0) {
+	if blocks == 0 {
+		return kvPlan{}, fmt.Errorf("%w: a KV block of %d tokens is %s, and %s gives %s", ErrOutOfMemory,
+			size, ledger.FormatBytes(in.bytesPerBlock), from, ledger.FormatBytes(bytes))
+	}
+	if blocks < perSeq && cfg.MaxModelLen > 0 {
 		return kvPlan{}, fmt.Errorf("%w: one sequence of MaxModelLen %d needs %d KV blocks (%s), %s gives %d (%s): "+
 			"lower MaxModelLen to %d at most, or raise KVCacheBytes or MemoryUtilization", ErrOutOfMemory,
-			want, perSeq, ledger.FormatBytes(perSeq*in.bytesPerBlock), from, blocks, ledger.FormatBytes(max(bytes, 0)), blocks*int64(size))
+			want, perSeq, ledger.FormatBytes(perSeq*in.bytesPerBlock), from, blocks, ledger.FormatBytes(bytes), blocks*int64(size))
 	}
 	return kvPlan{blocks: int(blocks), maxModelLen: int(min(int64(want), blocks*int64(size)))}, nil
 }
