@@ -68,27 +68,30 @@ func (f *fields) llama3(r *Rope, maxPos int) {
 	}
 }
 
-// InvFreq gives the headDim/2 inverse frequencies: position p turns pair i by p*InvFreq[i] radians. Formula: transformers,
-// modeling_rope_utils.py, _compute_llama3_parameters.
+// InvFreq gives the headDim/2 inverse frequencies: position p turns pair i by p*InvFreq[i] radians. They are float32, rounded where transformers
+// rounds: at position 300 one unit in the last place already shows in the logits. Formula: transformers, modeling_rope_utils.py,
+// _compute_llama3_parameters.
 func (r Rope) InvFreq(headDim int) []float64 {
 	freqs := make([]float64, headDim/2)
 	for i := range freqs {
-		freqs[i] = r.scale(math.Pow(r.Theta, -2*float64(i)/float64(headDim)))
+		freqs[i] = float64(r.scale(1 / float32(math.Pow(r.Theta, float64(float32(2*i)/float32(headDim))))))
 	}
 	return freqs
 }
 
-func (r Rope) scale(freq float64) float64 {
+func (r Rope) scale(freq float32) float32 {
 	if r.Type != "llama3" {
 		return freq
 	}
-	turns := float64(r.OriginalMaxPositions) * freq / (2 * math.Pi) // over the original context
+	low, high, factor := float32(r.LowFreqFactor), float32(r.HighFreqFactor), float32(r.Factor)
+	wavelength := float32(2*math.Pi) / freq
+	turns := float32(r.OriginalMaxPositions) / wavelength // over the original context
 	switch {
-	case turns > r.HighFreqFactor:
+	case turns > high:
 		return freq
-	case turns < r.LowFreqFactor:
-		return freq / r.Factor
+	case turns < low:
+		return freq / factor
 	}
-	smooth := (turns - r.LowFreqFactor) / (r.HighFreqFactor - r.LowFreqFactor)
-	return (1-smooth)*freq/r.Factor + smooth*freq
+	smooth := (turns - low) / (high - low)
+	return (1-smooth)*freq/factor + smooth*freq
 }
