@@ -23,7 +23,7 @@ func OpenAMD(root string) (SourceCloser, error) {
 		return nil, err
 	}
 	if len(cards) == 0 {
-		return nil, fmt.Errorf("gpuwait: %w: no %s", ErrCannotMeasure, s.path("sys/class/drm/card*/device/mem_info_vram_total"))
+		return nil, fmt.Errorf("AMD: %w: no %s", ErrCannotMeasure, s.path("sys/class/drm/card*/device/mem_info_vram_total"))
 	}
 	return s, nil
 }
@@ -145,7 +145,7 @@ func (s *amdSource) card(uuid string) (amdCard, error) {
 			return c, nil
 		}
 	}
-	return amdCard{}, fmt.Errorf("gpuwait: AMD: %w: %q", ErrNoDevice, uuid)
+	return amdCard{}, fmt.Errorf("AMD: %w: %q", ErrNoDevice, uuid)
 }
 
 func (s *amdSource) Memory(uuid string) (Memory, error) {
@@ -167,14 +167,14 @@ func (s *amdSource) Memory(uuid string) (Memory, error) {
 func readBytes(file string) (int64, error) {
 	b, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return 0, fmt.Errorf("gpuwait: AMD: %w: %w", ErrLost, err) // it was there when the card was listed
+		return 0, fmt.Errorf("AMD: %w: %w", ErrLost, err) // it was there when the card was listed
 	}
 	if err != nil {
-		return 0, fmt.Errorf("gpuwait: AMD: %w: %w", ErrCannotMeasure, err)
+		return 0, fmt.Errorf("AMD: %w: %w", ErrCannotMeasure, err)
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("gpuwait: AMD: %w: %s: %w", ErrCannotMeasure, file, err)
+		return 0, fmt.Errorf("AMD: %w: %s: %w", ErrCannotMeasure, file, err)
 	}
 	return n, nil
 }

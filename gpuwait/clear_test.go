@@ -67,7 +67,7 @@ func TestClear(t *testing.T) {
 		{
 			name: "never clears, nobody visible: the whole timeout is used", steps: []gpuwaittest.Step{full(0, 63*gib)}, cond: gpuwait.Ratio(0.1),
 			ending: gpuwait.TimedOut, trend: gpuwait.TrendUnowned, elapsed: 2 * time.Minute,
-			says: []string{"GPU-1a2b (NVIDIA H200, index 0) still holds 63.0 GiB of 140.0 GiB (45%)", "want ≤ 14.0 GiB: 10% of total", "held by no process", "gpuwait.Timeout("},
+			says: []string{"GPU-1a2b (NVIDIA H200, index 0) still holds 63.0 GiB of 140.0 GiB (45%, want ≤ 14.0 GiB: 10% of total)", "want ≤ 14.0 GiB: 10% of total", "held by no process", "gpuwait.Timeout("},
 		},
 		{
 			name: "a live holder with identical readings: given up after the patience", steps: []gpuwaittest.Step{full(0, 63*gib, live)}, cond: gpuwait.Ratio(0.1),

@@ -82,7 +82,7 @@ func (inv Inventory) String() string {
 		case d.Memory == nil:
 			fmt.Fprintf(&b, "n/a: %s", d.Error)
 		default:
-			fmt.Fprintf(&b, "%s", of(d.Memory.Used, d.Memory.Total))
+			fmt.Fprintf(&b, "%s", of(*d.Memory, ""))
 		}
 		if d.Sliced {
 			b.WriteString("  MIG mode")

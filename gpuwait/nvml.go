@@ -57,7 +57,7 @@ func OpenNVML(path string) (SourceCloser, error) {
 	nvmlOpen.mu.Lock()
 	defer nvmlOpen.mu.Unlock()
 	if nvmlOpen.refs > 0 && nvmlOpen.path != path {
-		return nil, fmt.Errorf("gpuwait: NVML is open already from %s: close it before opening %s", nvmlOpen.path, path)
+		return nil, fmt.Errorf("NVML is open already from %s: close it before opening %s", nvmlOpen.path, path)
 	}
 	if nvmlOpen.refs == 0 {
 		lib, err := nvmlInit(path)
@@ -74,7 +74,7 @@ func OpenNVML(path string) (SourceCloser, error) {
 func nvmlInit(path string) (nvml.Interface, error) {
 	so := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 	if err := so.Open(); err != nil {
-		return nil, fmt.Errorf("gpuwait: %w: no NVIDIA driver: %v", ErrCannotMeasure, err) //nolint:errorlint // the loader's text, nothing to unwrap
+		return nil, fmt.Errorf("NVML: %w: no NVIDIA driver: %v", ErrCannotMeasure, err) //nolint:errorlint // the loader's text, nothing to unwrap
 	}
 	defer so.Close()
 	for _, names := range nvmlNeeds {
@@ -83,7 +83,7 @@ func nvmlInit(path string) (nvml.Interface, error) {
 			found = found || so.Lookup(name) == nil
 		}
 		if !found {
-			return nil, fmt.Errorf("gpuwait: %w: %s has no %s: too old, or not NVML", ErrCannotMeasure, path, names[0])
+			return nil, fmt.Errorf("NVML: %w: %s has no %s: too old, or not NVML", ErrCannotMeasure, path, names[0])
 		}
 	}
 	lib := nvml.New(nvml.WithLibraryPath(path))
@@ -120,7 +120,7 @@ func (s *nvmlSource) enter() (leave func(), err error) {
 	s.mu.RLock()
 	if s.closed {
 		s.mu.RUnlock()
-		return nil, fmt.Errorf("gpuwait: %w: the NVML source is closed", ErrCannotMeasure)
+		return nil, fmt.Errorf("NVML: %w: the source is closed", ErrCannotMeasure)
 	}
 	return s.mu.RUnlock, nil
 }
@@ -227,7 +227,7 @@ func (s *nvmlSource) device(uuid string) (nvmlDevice, error) {
 	s.dmu.Lock()
 	defer s.dmu.Unlock()
 	if d, ok = s.byUUID[uuid]; !ok {
-		return d, fmt.Errorf("gpuwait: NVML: %w: %q", ErrNoDevice, uuid)
+		return d, fmt.Errorf("NVML: %w: %q", ErrNoDevice, uuid)
 	}
 	return d, nil
 }
@@ -265,7 +265,7 @@ func (s *nvmlSource) Memory(uuid string) (Memory, error) {
 
 func nvmlMemory(d nvmlDevice, total, used, reserved uint64, withReserve bool) (Memory, error) {
 	if total > math.MaxInt64 || used > math.MaxInt64 || reserved > math.MaxInt64 {
-		return Memory{}, fmt.Errorf("gpuwait: NVML: %s: %w: total %#x, used %#x, reserved %#x", d.UUID, ErrCannotMeasure, total, used, reserved)
+		return Memory{}, fmt.Errorf("NVML: %s: %w: total %#x, used %#x, reserved %#x", d.UUID, ErrCannotMeasure, total, used, reserved)
 	}
 	return checked(d.Device, Memory{Total: int64(total), Used: int64(used), Reserved: int64(reserved), WithReserve: withReserve})
 }
@@ -306,7 +306,7 @@ func (s *nvmlSource) Holders(uuid string) ([]Holder, error) {
 		}
 	}
 	if asked == 0 {
-		return nil, errors.Join(append(refused, fmt.Errorf("gpuwait: NVML: %s: %w: this driver lists no processes", uuid, ErrCannotMeasure))...)
+		return nil, errors.Join(append(refused, fmt.Errorf("NVML: %s: %w: this driver lists no processes", uuid, ErrCannotMeasure))...)
 	}
 	return out, nil
 }
@@ -339,5 +339,5 @@ func nvmlError(call, what string, r nvml.Return) error {
 	if what != "" {
 		what = " (" + what + ")"
 	}
-	return fmt.Errorf("gpuwait: %w: %s%s: %s (NVML %d)", kind, call, what, r.Error(), int32(r))
+	return fmt.Errorf("NVML: %w: %s%s: %s (%d)", kind, call, what, r.Error(), int32(r))
 }

@@ -9,5 +9,5 @@ import (
 
 // OpenNVML needs Linux and cgo: in this build it always fails, and says so.
 func OpenNVML(string) (SourceCloser, error) {
-	return nil, fmt.Errorf("gpuwait: %w: built for %s without NVML (it needs linux and CGO_ENABLED=1)", ErrCannotMeasure, runtime.GOOS)
+	return nil, fmt.Errorf("NVML: %w: built for %s without NVML (it needs linux and CGO_ENABLED=1)", ErrCannotMeasure, runtime.GOOS)
 }

@@ -103,7 +103,7 @@ func (r Report) String() string {
 	if r.Ending == Cleared {
 		fmt.Fprintf(&b, "gpuwait: clear after %s:", age(r.Elapsed))
 		for i, d := range r.Devices {
-			fmt.Fprintf(&b, "%s %s uses %s", []string{"", ","}[min(i, 1)], d.Device.UUID, of(d.Memory.Used, d.Memory.Total))
+			fmt.Fprintf(&b, "%s %s uses %s", []string{"", ","}[min(i, 1)], d.Device.UUID, of(d.Memory, ""))
 		}
 		return b.String()
 	}
@@ -133,14 +133,14 @@ func (d DeviceReport) write(b *strings.Builder, r Report) {
 		fmt.Fprintf(b, "gpuwait: %s was not measured in %s\n", d.Device, age(r.Elapsed))
 		return
 	}
-	fmt.Fprintf(b, "gpuwait: %s still holds %s", d.Device, of(d.Memory.Used, d.Memory.Total))
+	want := ""
 	if d.Bounded {
-		fmt.Fprintf(b, " (want ≤ %s: %s", size(d.Target), d.Want)
+		want = fmt.Sprintf("want ≤ %s: %s", size(d.Target), d.Want)
 		for _, o := range d.Owned {
-			fmt.Fprintf(b, " + %s owned by %s", size(o.Bytes), o.Name)
+			want += fmt.Sprintf(" + %s owned by %s", size(o.Bytes), o.Name)
 		}
-		b.WriteString(")")
 	}
+	fmt.Fprintf(b, "gpuwait: %s still holds %s", d.Device, of(d.Memory, want))
 	fmt.Fprintf(b, " after %s (%d samples, last change %s ago)\n", age(r.Elapsed), d.Samples, age(d.Unchanged))
 	for _, p := range d.Holders {
 		fmt.Fprintf(b, "    %10s  %s\n", p.bytes(), p)
@@ -209,16 +209,19 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f %s", f, unit)
 }
 
-// of prints "63.1 GiB of 139.8 GiB (45%)".
-func of(used, total int64) string {
-	s := fmt.Sprintf("%s of %s", size(used), size(total))
-	if total > 0 {
-		s += fmt.Sprintf(" (%.0f%%)", 100*float64(used)/float64(total))
+// of prints "63.1 GiB of 139.8 GiB (45%, want ≤ 14.0 GiB: 10% of total)".
+func of(m Memory, want string) string {
+	in := []string{}
+	if m.Total > 0 {
+		in = append(in, fmt.Sprintf("%.0f%%", 100*float64(m.Used)/float64(m.Total)))
 	}
-	if used > total {
-		s += ", which cannot be: the reading is suspect"
+	if want != "" {
+		in = append(in, want)
 	}
-	return s
+	if m.Used > m.Total {
+		in = append(in, "more than there is: the reading is suspect")
+	}
+	return fmt.Sprintf("%s of %s (%s)", size(m.Used), size(m.Total), strings.Join(in, ", "))
 }
 
 // age prints a duration with the precision that a reader needs.

@@ -94,17 +94,14 @@ var (
 func Open() (SourceCloser, error) {
 	var tried []string
 	for _, try := range []struct {
-		name string
-		open func() (SourceCloser, error)
-	}{
-		{"NVML", func() (SourceCloser, error) { return OpenNVML("") }},
-		{"AMD sysfs", func() (SourceCloser, error) { return OpenAMD("/") }},
-	} {
-		src, err := try.open()
+		open func(string) (SourceCloser, error)
+		path string
+	}{{OpenNVML, ""}, {OpenAMD, "/"}} {
+		src, err := try.open(try.path)
 		if err == nil {
 			return src, nil
 		}
-		tried = append(tried, fmt.Sprintf("%s: %v", try.name, err))
+		tried = append(tried, err.Error())
 	}
 	return nil, fmt.Errorf("gpuwait: %w on %s/%s; tried %s", ErrNoSource, runtime.GOOS, runtime.GOARCH, strings.Join(tried, "; "))
 }
@@ -112,7 +109,7 @@ func Open() (SourceCloser, error) {
 // checked refuses readings that cannot be true, so that a broken source never looks like a clear device.
 func checked(d Device, m Memory) (Memory, error) {
 	if m.Total <= 0 || m.Used < 0 || m.Reserved < 0 {
-		return m, fmt.Errorf("gpuwait: %s: %w: the source says used %d, reserved %d of total %d bytes", d.UUID, ErrCannotMeasure, m.Used, m.Reserved, m.Total)
+		return m, fmt.Errorf("%s: %w: the source says used %d, reserved %d of total %d bytes", d.UUID, ErrCannotMeasure, m.Used, m.Reserved, m.Total)
 	}
 	return m, nil
 }

@@ -1,0 +1,242 @@
+//go:build linux && cgo
+
+package gpuwait_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/enginetest/enginetest/gpuwait"
+)
+
+// fakeNVML runs the calling test in a child whose libnvidia-ml is built from testdata/nvml, and returns the library's path in the child, "" in
+// the parent. A child, because go-nvml binds each function once per process: the next library would never be called.
+func fakeNVML(t *testing.T, flags ...string) string {
+	t.Helper()
+	if lib := os.Getenv("FAKE_NVML"); lib != "" {
+		return lib
+	}
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skipf("needs a C compiler: %v", err)
+	}
+	lib := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	out, err := exec.Command(cc, append(flags, "-shared", "-fPIC", "-Wall", "-Wno-format-truncation", "-o", lib, "testdata/nvml/nvml.c")...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=60s")
+	child.Env = append(os.Environ(), "FAKE_NVML="+lib, "FAKE_NVML_STATE="+filepath.Join(filepath.Dir(lib), "state"), "CUDA_VISIBLE_DEVICES=", gpuwait.LeaseDirEnv+"="+t.TempDir())
+	out, err = child.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Errorf("in the child: %v\n%s", err, out)
+	} else {
+		t.Logf("%s", out)
+	}
+	return ""
+}
+
+// machine writes what the fake driver shall say from now on.
+func machine(t *testing.T, lines ...string) {
+	t.Helper()
+	file := os.Getenv("FAKE_NVML_STATE")
+	require.NoError(t, os.WriteFile(file+".new", []byte(strings.Join(lines, "\n")+"\n"), 0o600))
+	require.NoError(t, os.Rename(file+".new", file))
+}
+
+func h200Line(used int64, ret int) string {
+	return fmt.Sprintf("gpu 0 GPU-aaaa1111-0 %d %d %d %d 0 NVIDIA H200", 140*gib, used, 615*mib, ret)
+}
+
+func TestNVML(t *testing.T) {
+	lib := fakeNVML(t)
+	if lib == "" {
+		return
+	}
+	const uuid = "GPU-aaaa1111-0"
+	machine(t, h200Line(0, 0))
+	open := func(t *testing.T) gpuwait.SourceCloser {
+		src, err := gpuwait.OpenNVML(lib)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, src.Close()) })
+		return src
+	}
+	// during plays scenes of 100 ms while the wait runs.
+	during := func(t *testing.T, cond gpuwait.Condition, scenes ...[]string) (gpuwait.Report, error) {
+		machine(t, scenes[0]...)
+		src := open(t)
+		done := make(chan struct{})
+		defer func() { <-done }()
+		go func() {
+			defer close(done)
+			for _, s := range scenes[1:] {
+				time.Sleep(100 * time.Millisecond)
+				machine(t, s...)
+			}
+		}()
+		return gpuwait.Clear(t.Context(), src, cond, everything, gpuwait.Timeout(700*time.Millisecond), gpuwait.Patience(400*time.Millisecond))
+	}
+
+	t.Run("memory without the reserve", func(t *testing.T) {
+		machine(t, h200Line(5*gib, 0))
+		m, err := open(t).Memory(uuid)
+		require.NoError(t, err)
+		assert.Equal(t, gpuwait.Memory{Total: 140 * gib, Used: 5 * gib, Reserved: 615 * mib}, m)
+	})
+	t.Run("the driver refuses the second memory call", func(t *testing.T) {
+		machine(t, h200Line(5*gib, 0), "v2 3")
+		m, err := open(t).Memory(uuid)
+		require.NoError(t, err)
+		assert.Equal(t, gpuwait.Memory{Total: 140 * gib, Used: 5*gib + 615*mib, WithReserve: true}, m)
+	})
+	t.Run("no permission is not 0", func(t *testing.T) {
+		machine(t, h200Line(5*gib, 4))
+		_, err := open(t).Memory(uuid)
+		require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
+		require.ErrorContains(t, err, "Insufficient Permissions (4)")
+	})
+	t.Run("clears", func(t *testing.T) {
+		r, err := during(t, gpuwait.Ratio(0.1), []string{h200Line(63*gib, 0), "proc compute " + uuid + " 1 1000"}, []string{h200Line(0, 0)})
+		require.NoError(t, err)
+		assert.InDelta(t, 0.1, r.Elapsed.Seconds(), 0.09)
+	})
+	t.Run("never clears", func(t *testing.T) {
+		self := fmt.Sprintf("proc compute %s %d %d", uuid, os.Getpid(), 56*gib)
+		r, err := during(t, gpuwait.Ratio(0.1), []string{h200Line(63*gib, 0), self, "proc graphics " + uuid + " 1 -1", "proc graphics " + uuid + fmt.Sprintf(" %d 4096", os.Getpid())})
+		require.ErrorIs(t, err, gpuwait.ErrNotClear)
+		assert.Equal(t, gpuwait.Held, r.Ending)
+		t.Log("\n" + err.Error())
+		require.Len(t, r.Devices[0].Holders, 2, "a process in both lists is one holder")
+		assert.Contains(t, err.Error(), "NVIDIA H200")
+		assert.Contains(t, err.Error(), "← this process")
+		assert.Contains(t, err.Error(), "n/a  pid 1 ")
+		assert.Contains(t, err.Error(), "the driver's reserve of 615.0 MiB is not counted")
+	})
+	t.Run("refills", func(t *testing.T) {
+		r, err := during(t, gpuwait.Ratio(0.1), []string{h200Line(63*gib, 0)}, []string{h200Line(20*gib, 0)}, []string{h200Line(90*gib, 0)})
+		require.ErrorIs(t, err, gpuwait.ErrNotClear)
+		assert.Equal(t, gpuwait.TrendRefill, r.Devices[0].Trend)
+	})
+	t.Run("lost in the middle", func(t *testing.T) {
+		r, err := during(t, gpuwait.Ratio(0.1), []string{h200Line(63*gib, 0)}, []string{h200Line(63*gib, 15)})
+		require.ErrorIs(t, err, gpuwait.ErrLost)
+		t.Log("\n" + err.Error())
+		assert.Equal(t, gpuwait.Unmeasurable, r.Ending)
+		assert.Contains(t, err.Error(), "GPU is lost")
+		assert.Contains(t, err.Error(), "last reading 63.0 GiB of 140.0 GiB used")
+	})
+	t.Run("an impossible total is not a reading", func(t *testing.T) {
+		machine(t, "gpu 0 GPU-aaaa1111-0 0 0 0 0 0 NVIDIA H200")
+		_, err := open(t).Memory(uuid)
+		require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
+	})
+	t.Run("the lists are refused", func(t *testing.T) {
+		machine(t, h200Line(gib, 0), "list "+uuid+" 4")
+		_, err := open(t).Holders(uuid)
+		require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
+		require.ErrorContains(t, err, "Insufficient Permissions")
+	})
+	t.Run("MIG", func(t *testing.T) {
+		machine(t,
+			fmt.Sprintf("gpu 0 GPU-aaaa1111-0 %d 0 0 4 1 NVIDIA H200", 140*gib), // the GPU itself may not be read in MIG mode
+			fmt.Sprintf("mig 0 0 MIG-bbbb2222 %d %d 1 0", 16*gib, 3*gib),
+			fmt.Sprintf("mig 0 2 MIG-cccc3333 %d 0 5 0", 32*gib), // the numbers have gaps
+			"gpu 1 GPU-dddd4444-0 1000 10 0 0 -1 NVIDIA L4",
+			fmt.Sprintf("proc compute MIG-bbbb2222 %d %d", os.Getpid(), 3*gib))
+		src := open(t)
+		all, err := src.Devices()
+		require.NoError(t, err)
+		require.Len(t, all, 4)
+		assert.True(t, all[0].Sliced)
+		assert.Equal(t, gpuwait.Device{UUID: "MIG-cccc3333", Name: "slice 2", Vendor: gpuwait.NVIDIA, Parent: "GPU-aaaa1111-0", MIG: 2, GI: 5}, all[2])
+		m, err := src.Memory("MIG-bbbb2222")
+		require.NoError(t, err)
+		assert.Equal(t, 16*gib, m.Total)
+		_, err = src.Memory("GPU-aaaa1111-0")
+		require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
+		inv, err := gpuwait.Inspect(src)
+		require.NoError(t, err)
+		t.Log("\n" + inv.String())
+		assert.Nil(t, inv.Devices[0].Memory)
+		r, err := gpuwait.Clear(t.Context(), src, gpuwait.Ratio(0.5), gpuwait.Devices("all"))
+		require.NoError(t, err)
+		assert.Len(t, r.Devices, 3, "all: the slices and the GPU without MIG, not the GPU in MIG mode")
+	})
+	t.Run("a device that is not there", func(t *testing.T) {
+		machine(t, h200Line(0, 0))
+		_, err := open(t).Memory("GPU-nope")
+		require.ErrorIs(t, err, gpuwait.ErrNoDevice)
+	})
+	t.Run("two users, each closing twice", func(t *testing.T) {
+		machine(t, h200Line(gib, 0))
+		a, b := open(t), open(t)
+		require.NoError(t, a.Close())
+		require.NoError(t, a.Close())
+		_, err := a.Memory(uuid)
+		require.ErrorIs(t, err, gpuwait.ErrCannotMeasure, "a closed source never calls the library: that would end the process")
+		_, err = b.Memory(uuid)
+		require.NoError(t, err)
+		_, err = gpuwait.OpenNVML(lib + ".other")
+		require.ErrorContains(t, err, "is open already")
+	})
+	t.Run("the driver is not loaded", func(t *testing.T) {
+		machine(t, "init 9")
+		_, err := gpuwait.OpenNVML(lib)
+		require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
+		require.ErrorContains(t, err, "Driver Not Loaded (9)")
+		machine(t, h200Line(gib, 0))
+		_, err = open(t).Memory(uuid)
+		require.NoError(t, err, "and it can be opened later")
+	})
+}
+
+func TestNVMLOldDriver(t *testing.T) {
+	lib := fakeNVML(t, "-DOLD")
+	if lib == "" {
+		return
+	}
+	machine(t, h200Line(5*gib, 0), fmt.Sprintf("proc compute GPU-aaaa1111-0 %d %d", os.Getpid(), gib), "proc compute GPU-aaaa1111-0 1 -1")
+	src, err := gpuwait.OpenNVML(lib)
+	require.NoError(t, err)
+	defer src.Close()
+	all, err := src.Devices()
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	m, err := src.Memory(all[0].UUID)
+	require.NoError(t, err, "without the second memory call's symbol")
+	assert.True(t, m.WithReserve)
+	assert.Equal(t, 5*gib+615*mib, m.Used)
+	hs, err := src.Holders(all[0].UUID)
+	require.NoError(t, err)
+	assert.Equal(t, []gpuwait.Holder{{PID: os.Getpid(), Bytes: gib, Known: true}, {PID: 1}}, hs)
+}
+
+func TestNVMLMissing(t *testing.T) {
+	_, err := gpuwait.OpenNVML(filepath.Join(t.TempDir(), "libnvidia-ml.so.1"))
+	require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
+	require.ErrorContains(t, err, "no NVIDIA driver")
+
+	_, err = gpuwait.OpenNVML("libc.so.6")
+	require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
+	require.ErrorContains(t, err, "libc.so.6 has no nvmlInit_v2")
+
+	src, err := gpuwait.Open()
+	if err == nil {
+		src.Close()
+		t.Log("this machine has a GPU: the error of one without is not seen here")
+		return
+	}
+	require.ErrorIs(t, err, gpuwait.ErrNoSource)
+	t.Log(err)
+	assert.Contains(t, err.Error(), "NVML: ")
+	assert.Contains(t, err.Error(), "AMD: ")
+	assert.Equal(t, 3, gpuwait.ExitCode(err))
+	require.NotErrorIs(t, err, errors.ErrUnsupported)
+}
