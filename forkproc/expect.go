@@ -21,7 +21,7 @@ func Killed(sig syscall.Signal) Expectation {
 	}}
 }
 
-// OOMKilled expects a SIGKILL that came while the kernel counted an OOM kill.
+// KilledByOOM expects a SIGKILL that came while the kernel counted an OOM kill.
 func KilledByOOM() Expectation {
 	return Expectation{"killed by the OOM killer", func(o *Outcome) bool { return o.Status == OOMKilled }}
 }
@@ -33,11 +33,16 @@ func Exited(code int) Expectation {
 	}}
 }
 
-// Panicked expects a crash whose first line contains text: "panic: …", "fatal error: …", "SIGSEGV: segmentation violation".
+// PanickedWith expects a crash whose first line contains text: "panic: …", "fatal error: …", "SIGSEGV: segmentation violation".
 func PanickedWith(text string) Expectation {
 	return Expectation{fmt.Sprintf("crashed with %q", text), func(o *Outcome) bool {
 		return o.Status == Panicked && strings.Contains(o.Reason, text)
 	}}
+}
+
+// EndedAs expects a status, for the ways to end that have no expectation of their own.
+func EndedAs(s Status) Expectation {
+	return Expectation{string(s), func(o *Outcome) bool { return o.Status == s }}
 }
 
 // TimedOut expects the child to run into its time limit.

@@ -91,7 +91,7 @@ func newChild(t *testing.T, cfg *config, s step) (*child, error) {
 	}
 	c := &child{t: t, cfg: cfg}
 	deadline, _ := t.Deadline()
-	if c.limits, err = newLimits(time.Now(), deadline, cfg.timeout); err != nil {
+	if c.limits, err = newLimits(time.Now(), deadline, cfg.timeout, cfg.grace); err != nil {
 		return nil, err
 	}
 	if c.tmp, err = os.MkdirTemp("", "fork"); err != nil {

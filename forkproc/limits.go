@@ -22,11 +22,16 @@ const (
 )
 
 // newLimits divides what is left until the deadline (zero: none) of the test. The grace is 5 % of it, from 100 ms to 5 s.
-func newLimits(now, deadline time.Time, timeout time.Duration) (limits, error) {
+func newLimits(now, deadline time.Time, timeout, grace time.Duration) (limits, error) {
 	l := limits{grace: maxGrace, child: timeout}
+	if grace > 0 {
+		l.grace = grace
+	}
 	if !deadline.IsZero() {
 		left := deadline.Sub(now)
-		l.grace = min(max(left/20, minGrace), maxGrace)
+		if grace == 0 {
+			l.grace = min(max(left/20, minGrace), maxGrace)
+		}
 		most := left - 4*l.grace
 		if most <= 0 {
 			return l, fmt.Errorf("only %v is left until the deadline of the test (go test -timeout); a child needs more than %v",

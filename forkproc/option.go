@@ -17,6 +17,7 @@ type config struct {
 	files     []*os.File
 	timeout   time.Duration
 	waitDelay time.Duration
+	grace     time.Duration // 0: by the deadline
 	accept    []string
 	expect    *Expectation
 }

@@ -72,6 +72,7 @@ type facts struct {
 	bodyDone  bool
 	ended     bool   // the body's cleanups have run
 	bodyPass  bool   // the child said that its skip means a pass, see stop
+	runOver   bool   // m.Run has printed its PASS or FAIL
 	verdict   string // of the test, from the stream: pass, fail, skip, or nothing
 	running   []string
 	failed    string // the innermost of the tests that failed last, one inside of the other
@@ -84,6 +85,8 @@ type facts struct {
 
 func (f *facts) phase() Phase {
 	switch {
+	case f.ended && f.panicLine != "" && f.verdict == "fail" && !f.runOver:
+		return PhaseCleanup // a panic there does not keep the other cleanups from running
 	case f.ended:
 		return PhaseExit
 	case f.bodyDone:

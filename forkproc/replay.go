@@ -51,6 +51,16 @@ func newNode(name string, parent *node) *node {
 	return &node{name: name, parent: parent, events: make(chan event, 64)}
 }
 
+// rename says where the files of the child's artifact folders will be.
+func (r *replay) rename(line string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.moves {
+		line = strings.ReplaceAll(line, m.from, m.to)
+	}
+	return line
+}
+
 // handle takes one event of the stream.
 func (r *replay) handle(e event) {
 	switch e.kind {
@@ -63,7 +73,8 @@ func (r *replay) handle(e event) {
 		return
 	}
 	if e.name == "" {
-		return // PASS or FAIL of the whole run: the exit code says the same
+		r.facts.runOver = true
+		return
 	}
 	r.current = e.name
 	r.followPanic(e)
@@ -96,7 +107,7 @@ func (r *replay) start(name string) {
 func (r *replay) followPanic(e event) {
 	if e.kind != "fail" {
 		r.facts.failed = ""
-	} else if r.facts.failed == "" {
+	} else if r.facts.failed == "" && strings.HasPrefix(e.name, r.root.name+"/") {
 		r.facts.failed = strings.TrimPrefix(e.name, r.root.name+"/")
 	}
 }
@@ -194,7 +205,7 @@ func (r *replay) play(t *testing.T, n *node) {
 	for e := range n.events {
 		switch e.kind {
 		case "text":
-			fmt.Fprintln(out, e.text)
+			fmt.Fprintln(out, r.rename(e.text))
 		case "run":
 			started := make(chan struct{})
 			below.Go(func() { r.playBelow(t, e.node, sync.OnceFunc(func() { close(started) })) })

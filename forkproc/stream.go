@@ -11,7 +11,7 @@ const marker = 0x16 // ^V begins a framing line of -test.v=test2json
 
 // An event is one line of the child's stream.
 type event struct {
-	kind  string // "text", or in lower case what the frame says: run, pause, cont, name, attr, artifacts, pass, fail, skip; "pass" or "fail" without a name is the end of the whole run
+	kind  string // "text", or what a frame says: run, pause, cont, name, attr, artifacts, pass, fail, skip; without a name, the end of the run
 	name  string
 	text  string // text: the line without its newline; artifacts: the folder
 	key   string // attr
@@ -30,13 +30,13 @@ func readStream(r io.Reader, emit func(event)) error {
 		line = bytes.TrimSuffix(line, []byte("\n"))
 		// A frame can follow output that has no newline.
 		for len(line) > 0 {
-			next := bytes.IndexByte(line[1:], marker)
+			next := nextFrame(line)
 			if next < 0 {
 				emit(parseLine(string(line)))
 				break
 			}
-			emit(parseLine(string(line[:next+1])))
-			line = line[next+1:]
+			emit(parseLine(string(line[:next])))
+			line = line[next:]
 		}
 		switch {
 		case len(line) == 0 && err == nil:
@@ -47,6 +47,23 @@ func readStream(r io.Reader, emit func(event)) error {
 			return err
 		}
 	}
+}
+
+var frameStarts = [][]byte{[]byte("=== "), []byte("--- "), []byte("PASS"), []byte("FAIL"), []byte("testing: ")}
+
+// nextFrame finds a frame in line that does not begin it; -1: none.
+func nextFrame(line []byte) int {
+	for i := 1; i < len(line); i++ {
+		if line[i] != marker {
+			continue
+		}
+		for _, start := range frameStarts {
+			if bytes.HasPrefix(line[i+1:], start) {
+				return i
+			}
+		}
+	}
+	return -1
 }
 
 func parseLine(line string) event {

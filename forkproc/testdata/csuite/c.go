@@ -2,7 +2,7 @@
 package csuite
 
 /*
-#cgo LDFLAGS: -Wl,--unresolved-symbols=ignore-all
+#cgo LDFLAGS: -Wl,--export-dynamic -Wl,--unresolved-symbols=ignore-in-object-files
 #include <stdlib.h>
 #include <unistd.h>
 void no_such_function(void);

@@ -1,0 +1,6 @@
+package forkproc
+
+import "time"
+
+// Grace replaces the grace between the limits, which is 5 s in an ordinary go test.
+func Grace(d time.Duration) Option { return func(c *config) { c.grace = d } }

@@ -1,0 +1,5 @@
+//go:build !race
+
+package forkproc_test
+
+const raceBuild = false
