@@ -1,0 +1,40 @@
+//go:build unix
+
+package cpu
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func fence(t testing.TB, n int) []byte {
+	page := os.Getpagesize()
+	size := (n + page - 1) / page * page
+	mem, err := unix.Mmap(-1, 0, size+page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(mem)) })
+	require.NoError(t, unix.Mprotect(mem[size:], unix.PROT_NONE))
+	return mem[size-n : size : size]
+}
+
+func TestIdlePoolUsesNoProcessor(t *testing.T) {
+	p := pool(t, 4, Generic)
+	p.Run(4, 1, func(int, int) {})
+	time.Sleep(5 * time.Millisecond)
+	used := processorTime(t)
+	time.Sleep(200 * time.Millisecond)
+	used = processorTime(t) - used
+	require.Less(t, used, 50*time.Millisecond, "three idle workers for 200 ms")
+}
+
+func processorTime(t *testing.T) time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		t.Skipf("processor time cannot be measured: %v", err)
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
