@@ -1,11 +1,92 @@
 package leakcheck
 
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/enginetest/enginetest/leakcheck/internal/retain"
+	"github.com/enginetest/enginetest/ledger"
+)
+
 // Step is one element of a retention path. The first is a root, the last the tracked object.
 type Step struct {
-	Kind string // "global", "goroutine", "finalizer", "cleanup", "timer", "object", …
-	Name string // variable, function or type
-	Edge string // how this element refers to the next: a field, "key", "captured b", "bound receiver"
-	Type string // of a root variable; "" when it is not known
-	Addr uintptr
-	Size uintptr // bytes of the object; 0 for roots
+	Kind string  // "global", "goroutine", "finalizer", "cleanup", "timer", "test cleanup", "object", "unknown root"
+	Name string  // variable, function or type
+	Edge string  // how it refers to the next one: ".entries[17].req", ` key`, "captured b", "receiver"
+	Type string  // of a global variable
+	Note string  // where it was made, how its type is known
+	Addr uintptr // of the object, or of the root's pointer
+	Size uintptr // of the object's slot; 0 for a root
+}
+
+// explain adds to findings the paths that keep their objects. Findings on the path of another one are listed under it.
+func explain(refs []*Ref, fs []Finding) []Finding {
+	targets := make([]retain.Target, 0, len(refs))
+	which := make([]int, 0, len(refs))
+	for i, r := range refs {
+		if a := r.address(); a != 0 {
+			targets, which = append(targets, retain.Target{Addr: a, Type: r.typ}), append(which, i)
+		}
+	}
+	if len(targets) == 0 {
+		return fs
+	}
+	// The verdict goes out first: writing a heap dump can kill the process (a bug of the Go 1.26 runtime, see docs/leaks.md).
+	fmt.Fprintf(os.Stderr, "leakcheck: looking for what keeps %d object(s) (heap dump; a crash with \"dumpgs in STW\" is a bug of the Go runtime, run again):\n", len(targets))
+	for _, i := range which {
+		fmt.Fprintln(os.Stderr, "leakcheck:", fs[i].Text)
+	}
+	paths, err := retain.Explain(targets, retain.Options{})
+	if err != nil {
+		fs[which[0]].Note = fmt.Sprintf("no retention path: %v", err)
+		return fs
+	}
+	under := map[int]bool{}
+	for k, p := range paths {
+		f := &fs[which[k]]
+		fill(f, p)
+		if len(p.On) > 0 { // the nearest tracked object on the way is the one to look at
+			owner := which[p.On[len(p.On)-1]]
+			fs[owner].Also = append(fs[owner].Also, f.Name)
+			under[which[k]] = true
+		}
+	}
+	return group(fs, under)
+}
+
+func fill(f *Finding, p retain.Path) {
+	if p.Err != nil {
+		f.Note = "no retention path: " + p.Err.Error()
+		return
+	}
+	for _, s := range p.Steps {
+		f.Path = append(f.Path, Step{Kind: s.Kind, Name: s.Name, Edge: s.Edge, Type: s.Type, Note: s.Note, Addr: s.Addr, Size: s.Size})
+	}
+	f.Detail, f.Signature, f.accept, f.Note = retain.Format(p.Steps), p.Signature, p.Accept, p.Hint
+	if p.Reaches >= 64<<10 {
+		f.Text += fmt.Sprintf("; %s of heap can be reached from it", ledger.FormatBytes(int64(p.Reaches)))
+	}
+}
+
+// group puts findings with the same path signature together, and drops those that hang under another one.
+func group(fs []Finding, under map[int]bool) (out []Finding) {
+	first := map[string]int{}
+	for i, f := range fs {
+		if under[i] {
+			continue
+		}
+		if k, ok := first[f.Signature]; ok && len(f.Path) > 0 {
+			out[k].Also = append(out[k].Also, f.Name)
+			continue
+		}
+		first[f.Signature] = len(out)
+		out = append(out, f)
+	}
+	for i, f := range out {
+		if len(f.Also) > 0 {
+			out[i].Detail += "and keeps, or by a path like this: " + strings.Join(f.Also, ", ") + "\n"
+		}
+	}
+	return out
 }

@@ -27,7 +27,6 @@ type Ref struct {
 	size  uintptr
 	weak  weak.Pointer[byte]
 	freed *atomic.Bool
-	since time.Time
 	err   error
 	cfg   config
 }
@@ -37,7 +36,7 @@ type Ref struct {
 //
 // The object must be on the Go heap and of 16 bytes or more, or hold a pointer: the allocator packs smaller ones together, and one keeps all.
 func Track(name string, v any, opts ...Option) *Ref {
-	r := &Ref{name: name, since: time.Now(), cfg: configure(opts), freed: new(atomic.Bool)}
+	r := &Ref{name: name, cfg: configure(opts), freed: new(atomic.Bool)}
 	r.err = r.watch(reflect.ValueOf(v))
 	return r
 }
@@ -189,24 +188,22 @@ func unfreed(refs []*Ref) []*Ref {
 //go:noinline
 func (r *Ref) reachable() bool { return r.weak.Value() != nil }
 
-// describe turns survivors into findings. The verdict goes to standard error first: writing a heap dump can kill the process (a bug of
-// the Go 1.26 runtime, see docs/leaks.md), and the verdict must not die with it.
+// describe turns survivors into findings.
 func describe(left []*Ref, took time.Duration, gcs int, cfg config) []Finding {
 	var out []Finding
-	var kept []*Ref
 	for _, r := range left {
 		f := Finding{Kind: Reference, Name: r.name, Text: r.verdict(took, gcs)}
 		f.Signature, f.accept = "tracked as "+r.name, r.name
 		out = append(out, f)
-		if r.reachable() {
-			kept = append(kept, r)
-		}
 	}
-	if cfg.noPaths || len(kept) == 0 {
+	if cfg.noPaths {
 		return out
 	}
-	return out
+	return explain(left, out)
 }
+
+//go:noinline
+func (r *Ref) address() uint64 { return uint64(uintptr(unsafe.Pointer(r.weak.Value()))) }
 
 // verdict says that the object is still there, and what it costs.
 func (r *Ref) verdict(took time.Duration, gcs int) string {

@@ -96,6 +96,9 @@ func (d *Dump) Addr(i int) uint64 {
 //go:norace
 func (d *Dump) Size(i int) uint64 { return uint64(d.nodes[i].words&^noPointers) * 8 }
 
+// HasPointers reports whether object i holds any pointer that is not nil.
+func (d *Dump) HasPointers(i int) bool { return d.nodes[i].words&noPointers == 0 }
+
 // Bytes are the contents of object i.
 //
 //go:norace
@@ -196,4 +199,14 @@ func (d *Dump) Site(i int) []Site {
 		}
 	}
 	return nil
+}
+
+// FirstWord is the first word of object i.
+//
+//go:norace
+func (d *Dump) FirstWord(i int) uint64 {
+	c := cursor{d.data, int(d.nodes[i].pos)}
+	c.uint()
+	c.uint()
+	return binary.LittleEndian.Uint64(c.b[c.p:])
 }

@@ -1,0 +1,280 @@
+// Package retain explains why objects are alive: it takes a heap dump of this process and gives, for each object, the shortest path from a
+// root that keeps it, with names.
+package retain
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/enginetest/enginetest/leakcheck/internal/heapdump"
+	"github.com/enginetest/enginetest/leakcheck/internal/symbols"
+)
+
+// Target is an object whose retention is to be explained.
+type Target struct {
+	Addr uint64
+	Type reflect.Type // of the reference to it: *T, []T, map, chan, func
+}
+
+// Path is the answer for one Target.
+type Path struct {
+	Steps     []Step // root first, the target last
+	Signature string // the same for paths that differ in addresses, ids and indexes only
+	Accept    string // the name of the root, for a list of known leaks
+	Hint      string // advice for the usual culprits
+	Reaches   uint64 // bytes that can be reached from the target
+	Site      string // where it was allocated, when the memory profile sampled that
+	On        []int  // other targets that lie on this path, before the target
+	Err       error
+}
+
+// Step is one element of a path.
+type Step struct {
+	Kind string // "global", "goroutine", "finalizer", "cleanup", "timer", "test cleanup", "object", "unknown root"
+	Name string
+	Edge string // how it refers to the next one
+	Type string // of a global
+	Note string
+	Addr uintptr
+	Size uintptr
+
+	key string // in the signature
+}
+
+// Options leave sources of names out, for tests.
+type Options struct{ Names *symbols.Names }
+
+type explainer struct {
+	d      *heapdump.Dump
+	names  *symbols.Names
+	types  *symbols.Types
+	search *heapdump.Search
+	roots  []root
+	caller int // goroutine that took the dump
+}
+
+var one sync.Mutex // dumps stop the world and fill the disk: one at a time
+
+// Explain finds the paths. An error says why there are none at all; a Path has an error of its own.
+func Explain(targets []Target, o Options) (paths []Path, err error) {
+	one.Lock()
+	defer one.Unlock()
+	if !symbols.Sane() {
+		return nil, fmt.Errorf("retain: %s lays out its tables in a way that is not known here: no paths", runtime.Version())
+	}
+	if o.Names == nil {
+		o.Names = symbols.Load()
+	}
+	d, err := heapdump.Take()
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	defer func() { // a layout that is not what it should be must not take the verdict along
+		if e := recover(); e != nil {
+			buf := make([]byte, 2048)
+			paths, err = nil, fmt.Errorf("retain: the search failed (%v); please report this:\n%s", e, buf[:runtime.Stack(buf, false)])
+		}
+	}()
+	x := &explainer{d: d, names: o.Names, types: symbols.LoadTypes(), search: heapdump.NewSearch(d, classes)}
+	x.search.Postpone = x.scheduler()
+	x.collectRoots()
+	return x.explain(targets), nil
+}
+
+func (x *explainer) explain(targets []Target) []Path {
+	objects := make([]int, len(targets))
+	var found []int
+	for k, t := range targets {
+		if objects[k] = x.d.Find(t.Addr); objects[k] >= 0 {
+			found = append(found, objects[k])
+		}
+	}
+	if x.search.Run(found, preciseClasses) > 0 {
+		for _, i := range found {
+			if !x.search.Found(i) {
+				x.fromCleanup(i)
+			}
+		}
+		x.search.Run(found, classes)
+	}
+	paths := make([]Path, len(targets))
+	for k, t := range targets {
+		if objects[k] < 0 {
+			paths[k].Err = errors.New("it was released while the heap was dumped")
+			continue
+		}
+		paths[k] = x.path(objects[k], t, objects)
+	}
+	return paths
+}
+
+// scheduler tells the runtime's p, m and g objects: everything hangs on these, so a path through them says nothing.
+func (x *explainer) scheduler() func(int) bool {
+	descriptors := map[uint64]bool{}
+	for _, name := range []string{"runtime.p", "runtime.m", "runtime.mPadded", "runtime.g"} {
+		if t := x.types.Named(name); t != nil {
+			descriptors[symbols.Descriptor(t)] = true
+		}
+	}
+	return func(i int) bool {
+		if s := x.d.Size(i); s < 400 || s > 32<<10 {
+			return false
+		}
+		return descriptors[x.d.FirstWord(i)]
+	}
+}
+
+// fromCleanup looks for a cleanup (runtime.AddCleanup) that keeps an object: the dump does not list them.
+func (x *explainer) fromCleanup(i int) {
+	up, next := x.search.Orphans(i)
+	if r, top, ok := findCleanup(x.d, up); ok {
+		x.roots = append(x.roots, r)
+		x.search.Attach(top, len(x.roots)-1, next)
+	}
+}
+
+// path names the way to object i.
+func (x *explainer) path(i int, t Target, all []int) (p Path) {
+	objects, id, ok := x.search.Path(i)
+	if !ok {
+		up, _ := x.search.Orphans(i)
+		p.Err = fmt.Errorf("no root was found: %d objects lead to it, none of them hangs on a root that the dump lists (a cleanup, memory of C, or a goroutine that has moved on)", len(up)-1)
+		return p
+	}
+	for k, o := range objects[:len(objects)-1] {
+		for j, other := range all {
+			if other == o && k < len(objects)-1 {
+				p.On = append(p.On, j)
+			}
+		}
+	}
+	slots := x.slots(objects)
+	first, rootStep := x.describe(x.roots[id])
+	views, labels := x.typed(objects, slots, first, x.targetView(i, t))
+	p.Steps = x.steps(rootStep, objects, views, labels)
+	x.foldRoot(&p)
+	p.Signature, p.Accept = signature(p.Steps)
+	p.Hint = x.hint(p.Steps, views, labels)
+	p.Reaches, _ = x.d.Reach(i, 1<<17)
+	p.Site = site(x.d.Site(i))
+	return p
+}
+
+// slots finds, in each object, the pointer to the next one.
+func (x *explainer) slots(objects []int) []uint64 {
+	slots := make([]uint64, len(objects))
+	for k := 0; k+1 < len(objects); k++ {
+		x.d.Pointers(objects[k], func(off, v uint64) {
+			if slots[k] == 0 && x.d.Find(v) == objects[k+1] {
+				slots[k] = x.d.Addr(objects[k]) + off
+			}
+		})
+	}
+	return slots
+}
+
+// targetView is what the caller of Track knows about the object.
+func (x *explainer) targetView(i int, t Target) view {
+	switch t.Type.Kind() {
+	case reflect.Pointer:
+		return oneValue(t.Type.Elem(), t.Addr)
+	case reflect.Slice:
+		size := max(1, uint64(t.Type.Elem().Size()))
+		return view{kind: value, t: t.Type.Elem(), base: t.Addr, n: (x.d.Addr(i) + x.d.Size(i) - t.Addr) / size}
+	case reflect.Map:
+		return view{kind: mapHeader, t: t.Type, base: t.Addr}
+	case reflect.Chan:
+		return view{kind: channel, t: t.Type.Elem(), base: t.Addr}
+	case reflect.Func:
+		return x.closureAt(t.Addr)
+	}
+	return view{}
+}
+
+// typed gives every object on a path a view, and every pointer a label. Types flow from the root down, from what the objects say of
+// themselves, from other referrers, and at last from inference, the most certain object first: a typed neighbour narrows the others.
+func (x *explainer) typed(objects []int, slots []uint64, first, last view) (views []view, labels []string) {
+	views, labels = make([]view, len(objects)), make([]string, len(objects))
+	hints := make([]view, len(objects))
+	end := len(objects) - 1
+	forward := func() {
+		expected := first
+		for k, o := range objects {
+			hints[k] = expected
+			if !views[k].known() {
+				views[k] = x.choose(expected, o, slots[k], k == end)
+			}
+			if k == end {
+				if last.known() {
+					views[k] = last
+				}
+				break
+			}
+			e := x.edge(views[k], slots[k])
+			if !e.ok {
+				label := e.label
+				if label == "" && !views[k].inMap() {
+					label = fmt.Sprintf("+%#x", slots[k]-x.d.Addr(o))
+				}
+				e = x.ifaceAt(slots[k], label)
+			}
+			labels[k], expected = e.label, e.next
+		}
+	}
+	forward()
+	if last.known() {
+		views[end] = last
+	}
+	if x.fromReferrers(objects, views) {
+		forward()
+	}
+	for range 16 {
+		best, bestN, at, tried := view{}, maxCandidates+1, -1, 0
+		for k := end - 1; k >= 0 && tried < 24; k-- {
+			if views[k].known() {
+				continue
+			}
+			tried++
+			if v, n := x.infer(objects[k], slots[k], views[k+1], hints[k]); v.known() && n < bestN {
+				best, bestN, at = v, n, k
+			}
+		}
+		if at < 0 {
+			break
+		}
+		views[at] = best
+		forward()
+	}
+	return views, labels
+}
+
+// choose decides between what the referrer says of an object and what the object says of itself.
+func (x *explainer) choose(expected view, o int, slot uint64, last bool) view {
+	own := x.intrinsic(o)
+	if !expected.known() || !x.fits(expected, o) || !last && !covers(expected, slot) {
+		return own
+	}
+	if expected.kind == value && own.kind == value && expected.t == own.t && !expected.slice {
+		expected.base, expected.n = own.base, own.n
+	}
+	return expected
+}
+
+// covers reports whether a view of one value holds the slot; when it does not, the view is only the head of something larger.
+func covers(v view, slot uint64) bool {
+	return v.kind != value || v.slice || v.n > 1 || slot >= v.base && slot < v.base+uint64(v.t.Size())
+}
+
+func site(stack []heapdump.Site) string {
+	for _, f := range stack {
+		if !internalName(f.Func) && !strings.HasPrefix(f.Func, "slices.") && !strings.HasPrefix(f.Func, "bytes.") {
+			return fmt.Sprintf("%s %s:%d", f.Func, shortFile(f.File), f.Line)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,75 @@
+package retain
+
+import (
+	"reflect"
+	"strings"
+)
+
+var errorType = reflect.TypeFor[error]()
+
+// hint gives the advice that goes with the usual culprits, the most telling first.
+func (x *explainer) hint(steps []Step, views []view, labels []string) string {
+	root := steps[0]
+	edges := strings.Builder{}
+	for _, s := range steps {
+		edges.WriteString(s.Edge + "\n")
+	}
+	any := func(f func(s Step) bool) bool {
+		for _, s := range steps[:len(steps)-1] {
+			if f(s) {
+				return true
+			}
+		}
+		return false
+	}
+	named := func(prefix string) bool { return any(func(s Step) bool { return strings.HasPrefix(s.Name, prefix) }) }
+	switch {
+	case named("method value") && any(func(s Step) bool { return strings.Contains(s.Edge, " key") }):
+		return "a cache keyed by a method value keeps its receiver: key it by the method expression, or delete the entry in Close"
+	case root.Kind == "timer":
+		return "a pending timer keeps its function and what that captured: Stop it in Close"
+	case root.Kind == "test cleanup":
+		return "a function given to t.Cleanup keeps what it captured until the test has ended: check after it, in a Cleanup registered earlier (Guard first), or in a parent of t.Run"
+	case named("*time.Timer") || named("*time.Ticker"):
+		return "a time.Timer keeps its function even when it was stopped or has fired: drop the timer too"
+	case root.Kind == "cleanup":
+		return "a cleanup's function or argument reaches the object that it is attached to, so neither ever goes: pass it only what it has to free"
+	case root.Kind == "finalizer" && strings.Contains(root.Edge, "captured"):
+		return "the finalizer's closure captured what it finalizes: use its argument instead"
+	case root.Kind == "finalizer":
+		return "an object with a finalizer keeps all it refers to, and is never freed when that leads back to it: use runtime.AddCleanup, or break the cycle in Close"
+	case named("*context.valueCtx"):
+		return "a context keeps its values, and its parents' values, for as long as anything derived from it lives: pass an id, not the object"
+	case strings.Contains(edges.String(), "beyond its length"):
+		return "an element behind the slice's end is still in its array: clear it before cutting the slice (slices.Delete does)"
+	case any(func(s Step) bool { return strings.Contains(s.Note, "keeps its whole array") }):
+		return "a part of a slice keeps the whole array: copy the part (slices.Clone)"
+	case x.throughError(views):
+		return "an error keeps what it was made with, for as long as somebody keeps the error: put an id or a string into it, not the object"
+	case strings.Contains(edges.String(), ".victim") || strings.HasPrefix(root.Type, "sync.Pool"):
+		return "a sync.Pool lets go after two collections; what is still in it was just put there"
+	case named("method value"):
+		return "a stored method value keeps its receiver: remove it in Close"
+	case root.Kind == "goroutine" && strings.Contains(root.Name, "the one that checks"):
+		return "the goroutine that checks holds it itself, in a variable that is still used or in a deferred call: let go of it first"
+	case root.Kind == "goroutine" && strings.Contains(root.Edge, "not in the stack map"):
+		return "if the goroutine no longer uses it, this is a dead slot: end or join the goroutine before the check"
+	case root.Kind == "goroutine" && strings.Contains(root.Name, "[chan ") || strings.Contains(root.Name, "[select"):
+		return "a goroutine that waits on a channel keeps all that it captured: close the channel or cancel its context in Close, and wait for it to end"
+	case root.Kind == "goroutine":
+		return "a goroutine keeps what it uses until it ends: stop it in Close, and wait for it"
+	case root.Kind == "global":
+		return "a package-level variable keeps it: remove the entry in Close, or hold it by a weak.Pointer"
+	}
+	return ""
+}
+
+// throughError reports whether a step before the last is an error.
+func (x *explainer) throughError(views []view) bool {
+	for _, v := range views[:len(views)-1] {
+		if v.kind == value && !v.slice && (v.t.Implements(errorType) || reflect.PointerTo(v.t).Implements(errorType)) {
+			return true
+		}
+	}
+	return false
+}

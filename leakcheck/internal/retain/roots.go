@@ -1,0 +1,370 @@
+package retain
+
+import (
+	"encoding/binary"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/enginetest/enginetest/leakcheck/internal/heapdump"
+	"github.com/enginetest/enginetest/leakcheck/internal/symbols"
+)
+
+// Classes of roots, in the order in which they are searched: a path from the user's own code explains more than a shorter one from the runtime.
+const (
+	userRoots    = iota // the user's variables and frames, finalizers
+	runtimeRoots        // variables and frames of the runtime and of the testing package, the calling goroutine
+	userWords           // words of the user's frames that no stack map names: stack objects, deferred calls, dead slots
+	runtimeWords        // the same of other frames
+	callerWords         // the same of the calling goroutine
+	classes
+	preciseClasses = userWords
+)
+
+type root struct {
+	kind  string // "global", "frame", "word", "context", "finalizer", "cleanup"
+	slot  uint64 // where the pointer lies
+	val   uint64
+	index int // frame, goroutine or finalizer
+	note  string
+}
+
+// collectRoots lists what the garbage collector starts from.
+func (x *explainer) collectRoots() {
+	d := x.d
+	x.caller = slices.IndexFunc(d.Goroutines, func(g heapdump.Goroutine) bool { return g.Wait == "dumping heap" })
+	for i := range d.Segments {
+		s := &d.Segments[i]
+		for _, off := range d.SegmentPointers(s) {
+			if v := binary.LittleEndian.Uint64(s.Data[off:]); d.InHeap(v) {
+				class := userRoots
+				if x.internalVariable(s.Addr + off) {
+					class = runtimeRoots
+				}
+				x.root(class, root{kind: "global", slot: s.Addr + off, val: v})
+			}
+		}
+	}
+	for i := range d.Frames {
+		x.frameRoots(i)
+	}
+	for i, g := range d.Goroutines {
+		if g.Context != 0 && i != x.caller {
+			x.root(runtimeRoots, root{kind: "context", val: g.Context, index: i})
+		}
+	}
+	for i, f := range d.Finalizers {
+		x.root(userRoots, root{kind: "finalizer", val: f.Func, index: i, note: "captured by the finalizer's closure"})
+		if f.Queued {
+			x.root(userRoots, root{kind: "finalizer", val: f.Object, index: i, note: "waits to be finalized"})
+		} else if o := d.Find(f.Object); o >= 0 {
+			d.Pointers(o, func(off, v uint64) {
+				x.root(userRoots, root{kind: "finalizer", slot: d.Addr(o) + off, val: v, index: i})
+			})
+		}
+	}
+}
+
+func (x *explainer) root(class int, r root) {
+	x.search.Root(class, len(x.roots), r.val)
+	x.roots = append(x.roots, r)
+}
+
+// own reports whether a function belongs to this package or to the ones that call it: their frames hold addresses of what they look for.
+func own(fn string) bool {
+	return strings.HasPrefix(fn, "github.com/enginetest/enginetest/leakcheck.") ||
+		strings.HasPrefix(fn, "github.com/enginetest/enginetest/leakcheck/internal/retain.") ||
+		strings.HasPrefix(fn, "github.com/enginetest/enginetest/leakcheck/internal/heapdump.")
+}
+
+func (x *explainer) frameRoots(i int) {
+	d, f := x.d, &x.d.Frames[i]
+	if own(f.Func) {
+		return
+	}
+	precise, words := userRoots, userWords
+	if internalName(f.Func) || d.Goroutines[f.Goroutine].System {
+		precise, words = runtimeRoots, runtimeWords
+	}
+	if f.Goroutine == x.caller {
+		precise, words = runtimeRoots, callerWords
+	}
+	named := map[uint64]bool{}
+	for _, off := range d.FramePointers(f) {
+		named[off] = true
+	}
+	for off := uint64(0); off+8 <= uint64(len(f.Data)); off += 8 {
+		v := binary.LittleEndian.Uint64(f.Data[off:])
+		if !d.InHeap(v) {
+			continue
+		}
+		if named[off] {
+			x.root(precise, root{kind: "frame", slot: f.SP + off, val: v, index: i})
+		} else {
+			x.root(words, root{kind: "word", slot: f.SP + off, val: v, index: i})
+		}
+	}
+}
+
+// internalName tells the names of the runtime and the packages next to it.
+func internalName(name string) bool {
+	for _, p := range []string{"runtime.", "internal/", "testing.", "sync.", "time.", "os.", "os/signal.", "reflect.", "syscall.", "runtime/", "flag.", "main..inittask",
+		"main.main", "type:", "go:", "unicode.", "vendor/", "go.shape."} {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	return false
+}
+
+func (x *explainer) internalVariable(a uint64) bool {
+	if v, ok := x.names.Global(a); ok {
+		return internalName(v.Name) || own(v.Name)
+	}
+	users, _ := x.names.UsedBy(a)
+	return len(users) > 0 && !slices.ContainsFunc(users, func(f string) bool { return !internalName(f) && !own(f) })
+}
+
+// describe names a root and says what it points to.
+func (x *explainer) describe(r root) (view, Step) {
+	switch r.kind {
+	case "global":
+		return x.describeGlobal(r)
+	case "frame", "word":
+		return x.describeFrame(r)
+	case "context":
+		g := x.d.Goroutines[r.index]
+		return x.closureAt(r.val), Step{Kind: "goroutine", Name: x.goroutineName(r.index, ""), key: symbols.FuncOf(g.GoPC)}
+	case "finalizer":
+		return x.describeFinalizer(r)
+	case "cleanup":
+		return x.closureAt(r.val), Step{Kind: "cleanup", Name: r.note, Addr: uintptr(r.slot), key: r.note}
+	}
+	return view{}, Step{Kind: "unknown root", Name: "(no root that the heap dump lists)", key: "unknown root"}
+}
+
+func (x *explainer) describeGlobal(r root) (view, Step) {
+	v, ok := x.names.Global(r.slot)
+	users, mentioned := x.names.UsedBy(r.slot)
+	static, from := x.staticBase(r.slot)
+	if static > 0 && (ok && strings.Contains(v.Name, "..stmp_") || !ok && static > mentioned) {
+		return x.describeStatic(r, static, from)
+	}
+	st := Step{Kind: "global", Addr: uintptr(r.slot)}
+	switch {
+	case ok:
+		return x.namedGlobal(v, r, st)
+	case len(users) > 0:
+		st.Name = "a variable used by " + x.userFunc(users)
+		st.key = st.Name
+		if r.slot != mentioned {
+			st.Edge = fmt.Sprintf("+%#x", r.slot-mentioned)
+		}
+	default:
+		st.Name = fmt.Sprintf("at %#x in the data segment (name unknown: %s)", r.slot, x.names.Why)
+		st.key = "data segment"
+	}
+	e := x.ifaceAt(r.slot, st.Edge)
+	st.Edge = e.label
+	return e.next, st
+}
+
+// userFunc picks the function that says most: the user's own, not an initializer.
+func (x *explainer) userFunc(users []string) string {
+	rank := func(f string) int {
+		switch {
+		case internalName(f):
+			return 2
+		case strings.HasSuffix(f, ".init") || strings.Contains(f, ".init."):
+			return 1
+		}
+		return 0
+	}
+	return slices.MinFunc(users, func(a, b string) int { return rank(a) - rank(b) })
+}
+
+func (x *explainer) namedGlobal(v symbols.Variable, r root, st Step) (view, Step) {
+	st.Name, st.key = v.Name, v.Name
+	if v.Type != nil {
+		st.Type = v.Type.String()
+		e := x.field(v.Type, v.Addr, r.slot-v.Addr, "")
+		st.Edge = e.label
+		return e.next, st
+	}
+	st.Type = x.names.TypeName(v)
+	part := x.names.Part(v, r.slot-v.Addr)
+	if e, ok := x.partEdge(part, r); ok {
+		st.Edge = e.label
+		return e.next, st
+	}
+	e := x.ifaceAt(r.slot, part.Label)
+	if st.Edge = e.label; st.Edge == "" && r.slot != v.Addr {
+		st.Edge = fmt.Sprintf("+%#x", r.slot-v.Addr)
+	}
+	return e.next, st
+}
+
+// partEdge resolves a root slot in a variable whose type only DWARF knows.
+func (x *explainer) partEdge(p symbols.Part, r root) (edge, bool) {
+	switch {
+	case p.Type != nil:
+		return x.field(p.Type, r.slot-p.In, p.In, p.Label), true
+	case p.Elem != nil:
+		v := oneValue(p.Elem, r.val)
+		if p.Slice {
+			v.n, v.slice = x.d.Word(r.slot+8), true
+		}
+		return edge{ok: true, label: p.Label, next: v}, true
+	}
+	return edge{}, false
+}
+
+// staticBase finds the largest pointer in the data segments that points at or below a nearby slot there: the start of a nameless static (the
+// compiler makes them for var x = &T{…}), and the variable that points to it.
+func (x *explainer) staticBase(slot uint64) (base, from uint64) {
+	for i := range x.d.Segments {
+		s := &x.d.Segments[i]
+		for _, off := range x.d.SegmentPointers(s) {
+			v := binary.LittleEndian.Uint64(s.Data[off:])
+			if v > base && v <= slot && slot-v < 1<<16 {
+				if g, ok := x.names.Global(v); !ok || strings.Contains(g.Name, "..stmp_") {
+					base, from = v, s.Addr+off
+				}
+			}
+		}
+	}
+	return base, from
+}
+
+func (x *explainer) describeStatic(r root, base, from uint64) (view, Step) {
+	st := Step{Kind: "global", Addr: uintptr(from)}
+	v, ok := x.names.Global(from)
+	if !ok {
+		users, _ := x.names.UsedBy(from)
+		if len(users) == 0 {
+			st.Name, st.key = fmt.Sprintf("at %#x in the data segment (name unknown: %s)", from, x.names.Why), "data segment"
+		} else {
+			st.Name = "a variable used by " + x.userFunc(users)
+			st.key = st.Name
+		}
+		e := x.ifaceAt(r.slot, fmt.Sprintf("+%#x", r.slot-base))
+		st.Edge = e.label
+		return e.next, st
+	}
+	st.Name, st.key = v.Name, v.Name
+	if v.Type != nil {
+		st.Type = v.Type.String()
+		if e := x.field(v.Type, v.Addr, from-v.Addr, ""); e.ok {
+			e2 := x.edge(e.next, r.slot)
+			st.Edge = e.label + e2.label
+			return e2.next, st
+		}
+	}
+	if st.Type == "" {
+		st.Type = x.names.TypeName(v)
+	}
+	part := x.names.Pointee(v, r.slot-base)
+	if e, ok := x.partEdge(part, r); ok {
+		st.Edge = e.label
+		return e.next, st
+	}
+	e := x.ifaceAt(r.slot, part.Label)
+	st.Edge = e.label
+	return e.next, st
+}
+
+// goroutineName gives `20 [chan receive] in llm.(*Loop).run llm/loop.go:75, created by llm.Start`.
+func (x *explainer) goroutineName(i int, at string) string {
+	g := x.d.Goroutines[i]
+	state := map[uint64]string{1: "runnable", 2: "running", 3: "syscall"}[g.Status]
+	if state == "" {
+		state = g.Wait
+	}
+	who := ""
+	if i == x.caller {
+		state, who = "running", " (the one that checks)"
+	}
+	s := fmt.Sprintf("%d [%s]%s%s", g.ID, state, who, at)
+	if fn := symbols.FuncOf(g.GoPC); fn != "" && !internalName(fn) {
+		_, file, line := symbols.Line(g.GoPC, false)
+		s += fmt.Sprintf(", created by %s %s:%d", fn, shortFile(file), line)
+	}
+	return s
+}
+
+func shortFile(f string) string { return filepath.Base(filepath.Dir(f)) + "/" + filepath.Base(f) }
+
+func (x *explainer) describeFrame(r root) (view, Step) {
+	f := &x.d.Frames[r.index]
+	g := x.d.Goroutines[f.Goroutine]
+	fn, file, line := symbols.Line(f.PC, false)
+	if internalName(f.Func) { // blocked in the runtime: name the user's function that called it
+		for _, k := range g.Frames {
+			if u := x.d.Frames[k]; !internalName(u.Func) {
+				fn, file, line = symbols.Line(u.PC, false)
+				break
+			}
+		}
+	}
+	if fn == "" {
+		fn = f.Func
+	}
+	st := Step{Kind: "goroutine", Name: x.goroutineName(f.Goroutine, fmt.Sprintf(" in %s %s:%d", fn, shortFile(file), line)), Addr: uintptr(r.slot), key: "goroutine in " + fn}
+	end := f.SP + uint64(len(f.Data))
+	locals, _ := x.names.Locals(f.Entry, f.PC)
+	for _, l := range locals {
+		off := int64(r.slot) - int64(end)
+		if off < l.Offset || off >= l.Offset+l.Size {
+			continue
+		}
+		st.Edge = "local " + l.Name
+		switch {
+		case l.Type == nil:
+		case l.Boxed:
+			return oneValue(l.Type, r.val), st
+		case uint64(off-l.Offset) < uint64(l.Type.Size()):
+			e := x.field(l.Type, uint64(int64(end)+l.Offset), uint64(off-l.Offset), st.Edge)
+			st.Edge = e.label
+			return e.next, st
+		}
+		break
+	}
+	if st.Edge == "" {
+		st.Edge = fmt.Sprintf("stack slot +%#x", r.slot-f.SP)
+		if r.kind == "word" {
+			st.Edge += " (not in the stack map: an address-taken variable, a deferred call or a dead slot)"
+		}
+	}
+	if r.kind == "frame" {
+		e := x.ifaceAt(r.slot, st.Edge)
+		st.Edge = e.label
+		return e.next, st
+	}
+	return view{}, st
+}
+
+func (x *explainer) describeFinalizer(r root) (view, Step) {
+	f := x.d.Finalizers[r.index]
+	fn, of := symbols.FuncAt(f.Code), "an object"
+	t := x.types.At(f.ObjectType)
+	if t != nil {
+		of = t.String()
+	}
+	st := Step{Kind: "finalizer", Name: fmt.Sprintf("%s set on %s at %#x", fn, of, f.Object), Addr: uintptr(f.Object), key: "finalizer " + fn}
+	switch {
+	case r.slot == 0 && r.val == f.Func:
+		st.Edge = r.note
+		return x.closureAt(r.val), st
+	case t == nil || t.Kind() != reflect.Pointer:
+		st.Edge = r.note
+		return view{}, st
+	case r.slot == 0:
+		st.Edge = r.note
+		return oneValue(t.Elem(), f.Object), st
+	}
+	e := x.edge(oneValue(t.Elem(), f.Object), r.slot)
+	st.Edge = e.label
+	return e.next, st
+}

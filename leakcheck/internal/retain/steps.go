@@ -1,0 +1,172 @@
+package retain
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/enginetest/enginetest/leakcheck/internal/symbols"
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// steps writes the path down. The storage of maps and slices is not a step of its own: it becomes part of the edge, ".entries[17].req".
+func (x *explainer) steps(rootStep Step, objects []int, views []view, labels []string) []Step {
+	out := []Step{rootStep}
+	last := func() *Step { return &out[len(out)-1] }
+	for k, v := range views {
+		if note := x.subSlice(v, objects[k]); note != "" {
+			last().Note = strings.TrimPrefix(last().Note+"; "+note, "; ")
+		}
+		if k < len(views)-1 && storage(v) {
+			last().Edge += labels[k]
+			continue
+		}
+		s := x.step(v, objects[k])
+		s.Edge = labels[k]
+		out = append(out, s)
+	}
+	return foldRuns(out)
+}
+
+func storage(v view) bool { return v.inMap() || v.kind == value && (v.slice || v.n > 1) }
+
+func (x *explainer) step(v view, o int) Step {
+	s := Step{Kind: "object", Addr: uintptr(x.d.Addr(o)), Size: uintptr(x.d.Size(o)), Note: v.how}
+	switch v.kind {
+	case value:
+		s.Name = "*" + v.t.String()
+		if v.slice || v.n > 1 {
+			s.Name = fmt.Sprintf("[]%s (array of %s)", v.t, ledger.FormatBytes(int64(x.d.Size(o))))
+		}
+	case closure:
+		s.Name = "closure " + shortFunc(v.fn)
+		if isMethodValue(v.fn) {
+			s.Name = "method value " + shortFunc(v.fn)
+		} else if _, file, line := symbols.Line(x.d.Word(v.base), true); file != "" {
+			s.Note = fmt.Sprintf("%s:%d", shortFile(file), line)
+		}
+	case channel:
+		s.Name = "chan " + v.t.String()
+	case mapHeader:
+		s.Name = v.t.String()
+	case mapDirectory, mapTable, mapGroups:
+		s.Name = "storage of " + v.t.String()
+	default:
+		s.Name = fmt.Sprintf("object of %d bytes at %#x", x.d.Size(o), x.d.Addr(o))
+		s.Note = "type unknown"
+		s.key = "object"
+	}
+	if s.key == "" {
+		s.key = s.Name
+	}
+	if at := site(x.d.Site(o)); at != "" {
+		s.Note = strings.TrimPrefix(s.Note+"; allocated by "+at, "; ")
+	}
+	return s
+}
+
+// shortFunc leaves the package's path out: "llm.(*Runner).Forward-fm".
+func shortFunc(fn string) string {
+	return fn[strings.LastIndexByte(fn[:len(fn)-len(afterBracket(fn))], '/')+1:]
+}
+
+// afterBracket is the part of a function's name from its type arguments on, which hold slashes of their own.
+func afterBracket(fn string) string {
+	if i := strings.IndexByte(fn, '['); i >= 0 {
+		return fn[i:]
+	}
+	return ""
+}
+
+// subSlice says when a small slice keeps a much larger array.
+func (x *explainer) subSlice(v view, o int) string {
+	if v.kind != value || !v.slice {
+		return ""
+	}
+	used, size := v.n*uint64(v.t.Size()), x.d.Size(o)
+	if used*2 >= size || size-used < 1024 {
+		return ""
+	}
+	return fmt.Sprintf("a slice of %s keeps its whole array of %s", ledger.FormatBytes(int64(used)), ledger.FormatBytes(int64(size)))
+}
+
+// foldRuns shortens linked lists.
+func foldRuns(steps []Step) (out []Step) {
+	for i := 0; i < len(steps); {
+		j := i + 1
+		for j < len(steps)-1 && steps[j].Name == steps[i].Name && steps[j].Edge == steps[i].Edge && steps[i].Kind == "object" {
+			j++
+		}
+		if j-i > 2 {
+			s := steps[i]
+			s.Note = strings.TrimPrefix(fmt.Sprintf("%s; %d times", s.Note, j-i), "; ")
+			out = append(out, s)
+		} else {
+			out = append(out, steps[i:j]...)
+		}
+		i = j
+	}
+	return out
+}
+
+// foldRoot replaces the runtime's way to a timer, and the testing package's to a cleanup, by what the user wrote.
+func (x *explainer) foldRoot(p *Path) {
+	for i := len(p.Steps) - 2; i > 0; i-- {
+		s, next := p.Steps[i], p.Steps[i+1]
+		switch {
+		case s.Name == "*runtime.timer" || s.Name == "*time.Timer" && p.Steps[0].Kind == "global" && strings.HasPrefix(p.Steps[0].Name, "runtime."):
+			p.Steps = append([]Step{{Kind: "timer", Name: "pending (time.AfterFunc, time.NewTimer)", Edge: "function", Addr: s.Addr, key: "timer " + next.key}}, p.Steps[i+1:]...)
+			return
+		case strings.HasPrefix(s.Name, "*testing.") && strings.Contains(s.Edge, ".cleanups"):
+			p.Steps = append([]Step{{Kind: "test cleanup", Name: "t.Cleanup of a test that still runs", Edge: "function", Addr: s.Addr, key: "t.Cleanup"}}, p.Steps[i+1:]...)
+			return
+		}
+	}
+}
+
+var digits = regexp.MustCompile(`\[[^\]]*\]|0x[0-9a-f]+|\+[0-9]+`)
+
+// signature is the path without what differs from run to run.
+func signature(steps []Step) (sig, accept string) {
+	parts := make([]string, len(steps))
+	for i, s := range steps {
+		parts[i] = s.Kind + " " + s.key
+		if s.Kind == "object" {
+			parts[i] = s.key
+		}
+		if s.Edge != "" {
+			parts[i] += " " + digits.ReplaceAllString(s.Edge, "[]")
+		}
+	}
+	root := steps[0]
+	accept = strings.TrimPrefix(root.key, "goroutine in ")
+	if len(steps) > 2 && (root.Kind == "timer" || root.Kind == "test cleanup") || accept == "" || root.Kind == "unknown root" {
+		accept = steps[1].key
+	}
+	return strings.Join(parts, " → "), accept
+}
+
+// Format draws the path, one line a step, root first.
+func Format(steps []Step) string {
+	var b strings.Builder
+	for i, s := range steps {
+		text := s.Name
+		switch {
+		case i == 0:
+			text = s.Kind + "  " + s.Name
+			if s.Type != "" {
+				text += "  " + s.Type
+			}
+		default:
+			if e := strings.TrimSpace(steps[i-1].Edge); e != "" {
+				text = e + "  " + text
+			}
+			b.WriteString(strings.Repeat("   ", i-1) + "└─ ")
+		}
+		if s.Note != "" {
+			text += "  (" + s.Note + ")"
+		}
+		b.WriteString(text + "\n")
+	}
+	return b.String()
+}
