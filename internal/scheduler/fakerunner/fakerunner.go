@@ -47,7 +47,7 @@ func (r *Runner) Next(context []int32, st *sample.State) int32 {
 	if st != nil && st.Params.Temperature > 0 {
 		fmt.Fprint(h, st.Params.Seed, len(st.Output))
 	}
-	next := int32(h.Sum64() % uint64(r.Vocab))
+	next := int32((h.Sum64() >> 32) * uint64(r.Vocab) >> 32)
 	for st != nil && len(st.Output) < st.Params.MinTokens && contains(st.Params.StopIDs, next) {
 		next = (next + 1) % r.Vocab
 	}

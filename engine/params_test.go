@@ -1,0 +1,117 @@
+package engine
+
+import (
+	"math"
+	"testing"
+
+	"github.com/enginetest/enginetest/internal/sample"
+	"github.com/enginetest/enginetest/internal/tokenizer"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestParamsOutOfRange(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(1)
+	for _, tc := range []struct {
+		field, bound string
+		p            SamplingParams
+	}{
+		{"MaxTokens", "finite and ≥ 0 (0 is 16)", SamplingParams{MaxTokens: -1}},
+		{"MinTokens", "in [0, MaxTokens (16)]", SamplingParams{MinTokens: -1}},
+		{"MinTokens", "in [0, MaxTokens (5)]", SamplingParams{MinTokens: 6, MaxTokens: 5}},
+		{"N", "in [0, 16384] (0 is 1)", SamplingParams{N: -1}},
+		{"N", "in [0, 16384] (0 is 1)", SamplingParams{N: 16385, Temperature: 1}},
+		{"N", "1 with greedy sampling (Temperature 0): all outputs would be equal", SamplingParams{N: 2}},
+		{"Temperature", "in [0, 2]", SamplingParams{Temperature: -0.1}},
+		{"Temperature", "in [0, 2]", SamplingParams{Temperature: 2.1}},
+		{"Temperature", "in [0, 2]", SamplingParams{Temperature: nan}},
+		{"Temperature", "in [0, 2]", SamplingParams{Temperature: inf}},
+		{"TopK", "finite and ≥ -1 (0 and -1 are off)", SamplingParams{TopK: -2}},
+		{"TopP", "in [0, 1] (0 is off)", SamplingParams{TopP: -0.5}},
+		{"TopP", "in [0, 1] (0 is off)", SamplingParams{TopP: 1.01}},
+		{"TopP", "in [0, 1] (0 is off)", SamplingParams{TopP: nan}},
+		{"MinP", "in [0, 1]", SamplingParams{MinP: 1.5}},
+		{"MinP", "in [0, 1]", SamplingParams{MinP: nan}},
+		{"TypicalP", "in [0, 1] (0 is off)", SamplingParams{TypicalP: 2}},
+		{"EpsilonCutoff", "in [0, 1)", SamplingParams{EpsilonCutoff: 1}},
+		{"RepetitionPenalty", "finite and ≥ 0 (0 is off)", SamplingParams{RepetitionPenalty: -1}},
+		{"RepetitionPenalty", "finite and ≥ 0 (0 is off)", SamplingParams{RepetitionPenalty: inf}},
+		{"PresencePenalty", "in [-2, 2]", SamplingParams{PresencePenalty: 2.5}},
+		{"FrequencyPenalty", "in [-2, 2]", SamplingParams{FrequencyPenalty: -inf}},
+		{"NoRepeatNGramSize", "finite and ≥ 0 (0 is off)", SamplingParams{NoRepeatNGramSize: -3}},
+		{"LogitBias[3]", "finite (it is clamped to ±100)", SamplingParams{LogitBias: map[int32]float64{3: nan}}},
+		{"LogitBias[3]", "finite (it is clamped to ±100)", SamplingParams{LogitBias: map[int32]float64{3: inf}}},
+		{"LogitBias' token id", "a token id in [0, 512)", SamplingParams{LogitBias: map[int32]float64{512: 1}}},
+		{"AllowedTokenIDs", "nil, or at least one id", SamplingParams{AllowedTokenIDs: []int32{}}},
+		{"AllowedTokenIDs[1]", "a token id in [0, 512)", SamplingParams{AllowedTokenIDs: []int32{1, -1}}},
+		{"AllowedTokenIDs[0]", "a token id in [0, 512)", SamplingParams{AllowedTokenIDs: []int32{10_000_000}}},
+		{"StopTokenIDs[0]", "a token id in [0, 512)", SamplingParams{StopTokenIDs: []int32{512}}},
+		{"Stop[1]", "a text", SamplingParams{Stop: []string{"a", ""}}},
+		{"BadWords[0]", "a text that is not blank", SamplingParams{BadWords: []string{"  "}}},
+		{"Logprobs", "in [0, 512], or -1 for the whole vocabulary", SamplingParams{Logprobs: ptr(-2)}},
+		{"PromptLogprobs", "in [0, 512], or -1 for the whole vocabulary", SamplingParams{PromptLogprobs: ptr(513)}},
+	} {
+		_, _, err := tc.p.resolve(limits{vocab: 512, tok: gpt2(t)})
+		var p *ParamError
+		if assert.ErrorAs(t, err, &p, "%+v", tc.p) {
+			assert.Equal(t, tc.field, p.Field)
+			assert.Equal(t, tc.bound, p.Bound)
+		}
+	}
+	for _, p := range []SamplingParams{{Stop: []string{"x"}}, {BadWords: []string{"x"}}} {
+		_, _, err := p.resolve(limits{vocab: 512})
+		assert.ErrorIs(t, err, ErrNoTokenizer)
+	}
+}
+
+func gpt2(t testing.TB) *tokenizer.Tokenizer {
+	tok, err := tokenizer.Load("../internal/tokenizer/testdata/gpt2/tokenizer.json")
+	require.NoError(t, err)
+	return tok
+}
+
+// off is a sampler that does nothing.
+var off = sample.Params{TopP: 1, TypicalP: 1, RepetitionPenalty: 1, Logprobs: -1}
+
+func TestParamsResolved(t *testing.T) {
+	with := func(change func(*sample.Params)) sample.Params {
+		p := off
+		change(&p)
+		return p
+	}
+	for _, tc := range []struct {
+		why  string
+		p    SamplingParams
+		want sample.Params
+	}{
+		{"the zero value is greedy, and only EOS stops", SamplingParams{}, with(func(p *sample.Params) { p.StopIDs = []int32{2} })},
+		{"greedy ignores what narrows a draw", SamplingParams{Temperature: 1e-6, TopK: 5, TopP: 0.5, MinP: 0.1, TypicalP: 0.5, EpsilonCutoff: 0.1, IgnoreEOS: true}, off},
+		{"low temperatures are raised, as in vLLM", SamplingParams{Temperature: 1e-5, IgnoreEOS: true}, with(func(p *sample.Params) { p.Temperature = 0.01 })},
+		{"-1 turns top-k off", SamplingParams{Temperature: 1, TopK: -1, IgnoreEOS: true}, with(func(p *sample.Params) { p.Temperature = 1 })},
+		{"stop ids are masked with EOS until MinTokens", SamplingParams{StopTokenIDs: []int32{7}, MinTokens: 3}, with(func(p *sample.Params) { p.StopIDs, p.MinTokens = []int32{2, 7}, 3 })},
+		{"bias is clamped", SamplingParams{LogitBias: map[int32]float64{1: 1e9, 2: -1e9, 3: 2}, IgnoreEOS: true}, with(func(p *sample.Params) { p.LogitBias = map[int32]float32{1: 100, 2: -100, 3: 2} })},
+		{"-1 logprobs are the whole vocabulary", SamplingParams{Logprobs: ptr(-1), IgnoreEOS: true}, with(func(p *sample.Params) { p.Logprobs = 512 })},
+		{"a seed is a seed", SamplingParams{Seed: ptr(int64(-1)), IgnoreEOS: true}, with(func(p *sample.Params) { p.Seed = math.MaxUint64 })},
+	} {
+		got, _, err := tc.p.resolve(limits{vocab: 512, eos: []int32{2}})
+		require.NoError(t, err, tc.why)
+		if len(got.StopIDs) == 0 {
+			got.StopIDs = nil
+		}
+		assert.Equal(t, tc.want, got, tc.why)
+	}
+}
+
+// The sequences of a bad word: as it stands, and as it stands after a space when that is another token.
+func TestBadWords(t *testing.T) {
+	tok := gpt2(t)
+	got, _, err := SamplingParams{BadWords: []string{" the"}}.resolve(limits{vocab: tok.VocabSize(), tok: tok})
+	require.NoError(t, err)
+	plain, spaced := tok.Encode("the", false), tok.Encode(" the", false)
+	want := [][]int32{plain}
+	if len(plain) == len(spaced) {
+		want = append(want, spaced)
+	}
+	require.NotEqual(t, plain, spaced)
+	assert.Equal(t, want, got.BadWords)
+}

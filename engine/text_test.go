@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/enginetest/enginetest/internal/sample"
+	"github.com/enginetest/enginetest/internal/scheduler/fakerunner"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// says is a runner whose output is a text, and then token 1 for ever.
+func says(t *testing.T, text string) *fakerunner.Runner {
+	tokens := gpt2(t).Encode(text, false)
+	return &fakerunner.Runner{Pick: func(_ []int32, st *sample.State) int32 {
+		if st != nil && len(st.Output) < len(tokens) {
+			return tokens[len(st.Output)]
+		}
+		return 1
+	}}
+}
+
+func TestStopStrings(t *testing.T) {
+	const text = "Hello, world! The lighthouse. The end."
+	for _, tc := range []struct {
+		name   string
+		p      SamplingParams
+		want   string
+		reason FinishReason
+		stop   string
+	}{
+		{"none", SamplingParams{}, text, FinishLength, ""},
+		{"in the middle", SamplingParams{Stop: []string{"light"}}, "Hello, world! The ", FinishStop, "light"},
+		{"kept on demand", SamplingParams{Stop: []string{"light"}, IncludeStopInOutput: true}, "Hello, world! The light", FinishStop, "light"},
+		{"the earliest in the text wins, not the first in the list", SamplingParams{Stop: []string{"end", "world", "The"}}, "Hello, ", FinishStop, "world"},
+		{"across tokens", SamplingParams{Stop: []string{"o, w"}}, "Hell", FinishStop, "o, w"},
+		{"at the start", SamplingParams{Stop: []string{"Hello"}}, "", FinishStop, "Hello"},
+		{"never comes", SamplingParams{Stop: []string{"zebra"}}, text, FinishLength, ""},
+		{"not before MinTokens", SamplingParams{Stop: []string{"The"}, MinTokens: 8}, "Hello, world! The lighthouse. ", FinishStop, "The"},
+		{"at the last token", SamplingParams{Stop: []string{"end."}}, "Hello, world! The lighthouse. The ", FinishStop, "end."},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := openFake(t, Config{Model: "fake"}, says(t, text), true)
+			tokens, err := e.Encode(text)
+			require.NoError(t, err)
+			if tc.p.MinTokens > 0 { // from after the first "The" on
+				head, err := e.Encode("Hello, world! The")
+				require.NoError(t, err)
+				tc.p.MinTokens = len(head)
+			}
+			tc.p.MaxTokens = len(tokens)
+			outs, err := e.Generate(t.Context(), Request{Prompt: "Once", Sampling: tc.p})
+			require.NoError(t, err)
+			c := outs[0].Completions[0]
+			assert.Equal(t, tc.want, c.Text)
+			assert.Equal(t, tc.reason, c.FinishReason)
+			assert.Equal(t, tc.stop, c.StopReason)
+			assert.Equal(t, tokens[:len(c.TokenIDs)], c.TokenIDs)
+			assert.Zero(t, e.Stats().KVBlocksUsed)
+
+			var streamed strings.Builder
+			var last Delta
+			var streamedIDs []int32
+			for d, err := range e.Stream(t.Context(), Request{Prompt: "Once", Sampling: tc.p}) {
+				require.NoError(t, err)
+				streamed.WriteString(d.Text)
+				streamedIDs = append(streamedIDs, d.TokenIDs...)
+				last = d
+			}
+			assert.Equal(t, tc.want, streamed.String(), "nothing is sent that a stop string takes away")
+			assert.Equal(t, c.TokenIDs, streamedIDs)
+			assert.Equal(t, tc.reason, last.FinishReason)
+			assert.Equal(t, tc.stop, last.StopReason)
+		})
+	}
+}
+
+func TestTextOfSpecialAndStoppingTokens(t *testing.T) {
+	tok := gpt2(t)
+	require.NotEmpty(t, tok.Token(0))
+	hello := tok.Encode("Hello", false)
+	end := hello[len(hello)-1]
+	e := openFake(t, Config{Model: "fake"}, says(t, "Hello"), true)
+	text := func(p SamplingParams) string {
+		outs, err := e.Generate(t.Context(), Request{Prompt: "Once", Sampling: p})
+		require.NoError(t, err)
+		assert.Equal(t, hello, outs[0].Completions[0].TokenIDs, "the ids have the token that stopped")
+		assert.Equal(t, FinishStop, outs[0].Completions[0].FinishReason)
+		return outs[0].Completions[0].Text
+	}
+	assert.Equal(t, tok.Decode(hello[:len(hello)-1], true), text(SamplingParams{StopTokenIDs: []int32{end}}))
+	assert.Equal(t, "Hello", text(SamplingParams{StopTokenIDs: []int32{end}, IncludeStopInOutput: true}))
+}
+
+// A character that takes several tokens comes out whole, streamed or not; one that was cut off is U+FFFD at the end.
+func TestCharactersAreWhole(t *testing.T) {
+	const text = "naïve 🦊 fox"
+	e := openFake(t, Config{Model: "fake"}, says(t, text), true)
+	n := len(gpt2(t).Encode(text, false))
+	for k := 1; k <= n; k++ {
+		var whole string
+		for d, err := range e.Stream(t.Context(), Request{Prompt: "a", Sampling: SamplingParams{MaxTokens: k, Stop: []string{"ééé"}}}) {
+			require.NoError(t, err)
+			if d.FinishReason == "" {
+				assert.NotContains(t, d.Text, "\uFFFD")
+			}
+			whole += d.Text
+		}
+		assert.True(t, strings.HasPrefix(text, strings.TrimRight(whole, "\uFFFD")), "%q", whole)
+	}
+}
+
+func TestLogprobsHaveText(t *testing.T) {
+	e := openFake(t, Config{Model: "fake"}, says(t, "Hello"), true)
+	outs, err := e.Generate(t.Context(), Request{Prompt: "a b", Sampling: SamplingParams{MaxTokens: 2, Logprobs: ptr(0), PromptLogprobs: ptr(0)}})
+	require.NoError(t, err)
+	c := outs[0].Completions[0]
+	require.Len(t, c.Logprobs, 2)
+	assert.Equal(t, gpt2(t).Decode(c.TokenIDs[:1], false), c.Logprobs[0][0].Token)
+	assert.InDelta(t, -1.0, c.CumulativeLogprob, 1e-6)
+	require.Len(t, outs[0].PromptLogprobs, len(outs[0].PromptTokenIDs))
+	assert.NotEmpty(t, outs[0].PromptLogprobs[1][0].Token)
+	round, err := e.Decode(outs[0].PromptTokenIDs)
+	require.NoError(t, err)
+	assert.Equal(t, "a b", round)
+}
