@@ -134,7 +134,10 @@ var avx2Kernels = kernels{
 		}
 	},
 	weighted: func(acc, p []float32, v *float32) {
-		if len(p) > 0 {
+		switch {
+		case len(acc)%8 != 0: // the kernel takes whole vectors only
+			weightedGeneric(acc, p, v)
+		case len(p) > 0:
 			weightedAVX2(first(acc), count(acc), first(p), count(p), v)
 		}
 	},
