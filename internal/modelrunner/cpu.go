@@ -223,7 +223,13 @@ func (r *CPU) Close() error {
 	return errors.Join(errs...)
 }
 
-func (r *CPU) release(p part) error {
+// release gives one part back. A panic is an error here: the parts that come after must go too.
+func (r *CPU) release(p part) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
 	if hook := r.options.Hooks.Release; hook != nil {
 		if err := hook(p.owner, p.bytes); err != nil {
 			return err

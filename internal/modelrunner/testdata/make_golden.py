@@ -53,7 +53,7 @@ CASES = {
     ),
 }
 
-PROMPT_LENGTHS = [1, 3, 8, 17, 40]
+PROMPT_LENGTHS = [1, 3, 8, 17, 40, 300]
 STEPS = 24
 
 
@@ -95,7 +95,7 @@ def save(folder, model, dtype, shards):
 def reference(model, ids):
     """Logits of the whole prompt, and greedy decoding, each step over the whole sequence: no cache that could hide an error."""
     seq, greedy, logprobs, margins, first = list(ids), [], [], [], None
-    prompt = model(torch.tensor([ids]), use_cache=False).logits[0].float()
+    prompt = model(torch.tensor([ids]), use_cache=False).logits[0, -40:].float().clone()
     for _ in range(STEPS):
         logits = model(torch.tensor([seq]), use_cache=False).logits[0, -1].float()
         top = logits.topk(2).values
