@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // WriteSafetensors writes tensors (their File is ignored) to a new file at path, byte for byte as the reference implementation does: wider types
@@ -66,6 +67,8 @@ func buildHeader(path string, sorted []Tensor, metadata map[string]string) ([]by
 		switch {
 		case t.Name == "__metadata__" || seen[t.Name]:
 			return nil, &Error{File: path, Tensor: t.Name, Reason: "name is taken"}
+		case !utf8.ValidString(t.Name):
+			return nil, &Error{File: path, Tensor: t.Name, Reason: "name is not UTF-8"}
 		case t.DType.rank() < 0:
 			return nil, &Error{File: path, Tensor: t.Name, Field: "dtype", Reason: "unknown", Got: string(t.DType), Want: knownTypes()}
 		case !ok || size != uint64(len(t.Data)):

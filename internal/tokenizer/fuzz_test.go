@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -72,25 +71,6 @@ func FuzzEncodeDecode(f *testing.F) {
 			if pieces := strings.Join(streamed(t, tok, ids, false), ""); pieces != got {
 				t.Fatalf("%s: the stream gives %+q, Decode %+q", made[i], pieces, got)
 			}
-		}
-	})
-}
-
-// The trained tokenizers are seeds too, but of minutes, not of every test run.
-func FuzzParseTrained(f *testing.F) {
-	if os.Getenv("TOKENIZER_FUZZ_TRAINED") == "" {
-		f.Skip("TOKENIZER_FUZZ_TRAINED is not set: mutating 20 kB files is for long runs")
-	}
-	for _, name := range made {
-		data, err := os.ReadFile(filepath.Join("testdata", name, "tokenizer.json"))
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(data)
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if tok, err := Parse(data); err == nil {
-			tok.Decode(tok.Encode("ab <s> é日😀 12\n", true), true)
 		}
 	})
 }

@@ -1,0 +1,167 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestConfigsResolveAsInTransformers(t *testing.T) {
+	data, err := os.ReadFile("testdata/configs.json")
+	require.NoError(t, err)
+	var cases []struct {
+		Why    string
+		Config json.RawMessage
+		Want   struct {
+			NumKVHeads, HeadDim, MaxPositions int
+			RMSNormEps                        float64
+			TieEmbeddings                     bool
+			Windows                           []int
+			EOS                               []int32
+			BOS, PAD                          int32
+			InvFreq                           []float64
+		}
+	}
+	require.NoError(t, json.Unmarshal(data, &cases))
+	require.NotEmpty(t, cases)
+	for _, row := range cases {
+		t.Run(row.Why, func(t *testing.T) {
+			c, err := parseConfig("config.json", row.Config)
+			require.NoError(t, err)
+			want := row.Want
+			require.Equal(t, want.NumKVHeads, c.NumKVHeads)
+			require.Equal(t, want.HeadDim, c.HeadDim)
+			require.Equal(t, want.MaxPositions, c.MaxPositions)
+			require.Equal(t, want.RMSNormEps, c.RMSNormEps)
+			require.Equal(t, want.TieEmbeddings, c.TieEmbeddings)
+			require.ElementsMatch(t, want.EOS, c.EOS)
+			require.Equal(t, want.BOS, c.BOS)
+			require.Equal(t, want.PAD, c.PAD)
+			for layer, window := range want.Windows {
+				if window >= c.MaxPositions {
+					window = 0 // no sequence outgrows it
+				}
+				require.Equal(t, window, c.LayerWindow(layer), "layer %d", layer)
+			}
+			require.InEpsilonSlice(t, want.InvFreq, c.Rope.InvFreq(c.HeadDim), 1e-6)
+		})
+	}
+}
+
+// config is a good config.json with fields replaced: "field": JSON text; "" removes it.
+func config(fields map[string]string) []byte {
+	all := map[string]string{
+		"architectures": `["LlamaForCausalLM"]`, "vocab_size": "512", "hidden_size": "64", "intermediate_size": "128",
+		"num_hidden_layers": "4", "num_attention_heads": "4", "max_position_embeddings": "1024",
+	}
+	for k, v := range fields {
+		all[k] = v
+	}
+	var parts []string
+	for _, k := range sortedKeys(all) {
+		if all[k] != "" {
+			parts = append(parts, fmt.Sprintf("%q:%s", k, all[k]))
+		}
+	}
+	return []byte("{" + strings.Join(parts, ",") + "}")
+}
+
+func TestBiasesOfEachArchitecture(t *testing.T) {
+	for _, row := range []struct {
+		why             string
+		fields          map[string]string
+		qkv, o, mlp, qk bool
+	}{
+		{"llama has none", nil, false, false, false, false},
+		{"llama with attention_bias has all four", map[string]string{"attention_bias": "true"}, true, true, false, false},
+		{"llama with mlp_bias", map[string]string{"mlp_bias": "true"}, false, false, true, false},
+		{"mistral ignores both", map[string]string{"architectures": `["MistralForCausalLM"]`, "num_key_value_heads": "2", "attention_bias": "true", "mlp_bias": "true"}, false, false, false, false},
+		{"qwen2 always has q, k and v", map[string]string{"architectures": `["Qwen2ForCausalLM"]`, "num_key_value_heads": "2"}, true, false, false, false},
+		{"qwen3 has norms", map[string]string{"architectures": `["Qwen3ForCausalLM"]`, "num_key_value_heads": "2"}, false, false, false, true},
+		{"the model type stands in for a missing architecture", map[string]string{"architectures": "", "model_type": `"qwen3"`, "num_key_value_heads": "2"}, false, false, false, true},
+	} {
+		c, err := parseConfig("config.json", config(row.fields))
+		require.NoError(t, err, row.why)
+		require.Equal(t, []bool{row.qkv, row.o, row.mlp, row.qk}, []bool{c.QKVBias, c.OBias, c.MLPBias, c.QKNorm}, row.why)
+	}
+}
+
+func TestConfigRefusals(t *testing.T) {
+	type m = map[string]string
+	for _, row := range []struct {
+		why         string
+		fields      m
+		field, says string
+	}{
+		{"unknown architecture", m{"architectures": `["GPT2LMHeadModel"]`}, "architectures", "got GPT2LMHeadModel, want one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+		{"unknown model type", m{"architectures": "", "model_type": `"gpt2"`}, "model_type", "got gpt2"},
+		{"neither", m{"architectures": ""}, "architectures", "not the config.json of a language model"},
+		{"quantized", m{"quantization_config": `{"quant_method":"gptq"}`}, "quantization_config", `got "gptq"`},
+		{"quantized, unnamed", m{"quantization_config": `{}`}, "quantization_config", "not supported"},
+		{"unknown rope type", m{"rope_scaling": `{"rope_type":"yarn","factor":2}`}, "rope_scaling.rope_type", `got "yarn", want "default" or "llama3"`},
+		{"unknown rope type, new form", m{"rope_parameters": `{"rope_type":"dynamic"}`}, "rope_parameters.rope_type", `"dynamic"`},
+		{"rope of the type linear", m{"rope_scaling": `{"type":"linear","factor":2}`}, "rope_scaling.rope_type", `"linear"`},
+		{"llama3 rope without factor", m{"rope_scaling": `{"rope_type":"llama3"}`}, "rope_scaling.factor", "missing"},
+		{"llama3 rope with crossed factors", m{"rope_scaling": `{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":1}`}, "rope_scaling.high_freq_factor", "got 1, want more than 4"},
+		{"rope that differs by layer", m{"rope_parameters": `{"full_attention":{"rope_theta":1}}`}, "rope_parameters.full_attention", "differ between layers"},
+		{"half a rotation", m{"partial_rotary_factor": "0.5"}, "partial_rotary_factor", "0.5"},
+		{"half a rotation, new form", m{"rope_parameters": `{"partial_rotary_factor":0.5}`}, "rope_parameters.partial_rotary_factor", "0.5"},
+		{"theta of zero", m{"rope_theta": "0"}, "rope_theta", "out of range"},
+		{"another activation", m{"hidden_act": `"gelu"`}, "hidden_act", `got "gelu", want "silu"`},
+		{"missing size", m{"hidden_size": ""}, "hidden_size", "missing"},
+		{"negative size", m{"vocab_size": "-1"}, "vocab_size", "got -1, want an integer in [1, 16777216]"},
+		{"no layers", m{"num_hidden_layers": "0"}, "num_hidden_layers", "got 0"},
+		{"absurd layers", m{"num_hidden_layers": "1000000000"}, "num_hidden_layers", "[1, 4096]"},
+		{"beyond any integer", m{"vocab_size": "1e300"}, "vocab_size", "got 1e300"},
+		{"not whole", m{"vocab_size": "1.5"}, "vocab_size", "got 1.5"},
+		{"a string for a number", m{"vocab_size": `"512"`}, "vocab_size", "wrong type"},
+		{"a number for a string", m{"hidden_act": "3"}, "hidden_act", "wrong type"},
+		{"a bool for a number", m{"rms_norm_eps": "true"}, "rms_norm_eps", "wrong type"},
+		{"negative epsilon", m{"rms_norm_eps": "-1e-5"}, "rms_norm_eps", "out of range"},
+		{"heads that do not divide", m{"num_attention_heads": "3"}, "hidden_size", "want a multiple of 3"},
+		{"more heads than width", m{"num_attention_heads": "128", "hidden_size": "64"}, "hidden_size", "want a multiple of 128"},
+		{"odd head", m{"head_dim": "15"}, "head_dim", "got 15, want an even number"},
+		{"key heads that do not divide", m{"num_key_value_heads": "3"}, "num_key_value_heads", "got 3, want a divisor of 4"},
+		{"end outside the vocabulary", m{"eos_token_id": "[1, 512]"}, "eos_token_id", "got 512, want a token id in [0, 512)"},
+		{"a named end", m{"eos_token_id": `"</s>"`}, "eos_token_id", "wrong type"},
+		{"unknown dtype", m{"torch_dtype": `"int8"`}, "torch_dtype", `got "int8", want float32, bfloat16 or float16`},
+		{"negative window", m{"architectures": `["MistralForCausalLM"]`, "num_key_value_heads": "2", "sliding_window": "-5"}, "sliding_window", "got -5"},
+		{"layer types of another count", m{"architectures": `["Qwen2ForCausalLM"]`, "num_key_value_heads": "2", "use_sliding_window": "true", "sliding_window": "8", "layer_types": `["full_attention"]`}, "layer_types", "got 1"},
+		{"unknown layer type", m{"architectures": `["Qwen2ForCausalLM"]`, "num_key_value_heads": "2", "use_sliding_window": "true", "sliding_window": "8", "layer_types": `["full_attention","full_attention","odd","full_attention"]`}, "layer_types", `"odd"`},
+	} {
+		t.Run(row.why, func(t *testing.T) {
+			_, err := parseConfig("m/config.json", config(row.fields))
+			var e *Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, "m/config.json", e.File)
+			require.Equal(t, row.field, e.Field)
+			require.Contains(t, err.Error(), row.says)
+		})
+	}
+	for _, text := range []string{"", "null", "[]", "{", `"x"`, "\x00"} {
+		_, err := parseConfig("m/config.json", []byte(text))
+		var e *Error
+		require.ErrorAs(t, err, &e, "%q", text)
+		require.Contains(t, err.Error(), "not a JSON object")
+	}
+}
+
+func TestGeneration(t *testing.T) {
+	g, err := parseGeneration("g.json", []byte(`{"eos_token_id":[2,7],"do_sample":true,"temperature":0.6,"top_p":0.9,"top_k":50,"repetition_penalty":1.1,"max_new_tokens":20,"min_p":null}`), 512)
+	require.NoError(t, err)
+	require.Equal(t, []int32{2, 7}, g.EOS)
+	require.True(t, *g.DoSample)
+	require.Equal(t, 0.6, *g.Temperature)
+	require.Equal(t, 0.9, *g.TopP)
+	require.Equal(t, 50, *g.TopK)
+	require.Equal(t, 1.1, *g.RepetitionPenalty)
+	require.Equal(t, 20, *g.MaxNewTokens)
+	require.Nil(t, g.MinP)
+
+	_, err = parseGeneration("g.json", []byte(`{"top_p":1.5}`), 512)
+	require.EqualError(t, err, "checkpoint: g.json: top_p: out of range: got 1.5, want a number in [0, 1]")
+}
