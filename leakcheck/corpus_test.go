@@ -2,57 +2,133 @@ package leakcheck_test
 
 import (
 	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/enginetest/enginetest/leakcheck"
+	"github.com/enginetest/enginetest/leakcheck/testdata/corpus"
+	"github.com/stretchr/testify/assert"
 )
 
-type Runner struct{ buf []byte }
+var rounds = flag.Int("rounds", 10, "how often every clean look-alike and every clean twin runs in TestCorpus")
 
-func (r *Runner) Forward() bool { return len(r.buf) > 0 }
-
-type lruKey struct {
-	fn  any
-	arg int
-}
-
-var kwCache = map[string]func() bool{}
-
+// plant runs f and gives what it tracked. Nothing of it stays on the caller's stack.
+//
 //go:noinline
-func plant() *leakcheck.Ref {
-	r := &Runner{make([]byte, 1<<16)}
-	kwCache["forward/fp16"] = r.Forward
-	return leakcheck.Track("runner", r, leakcheck.Patience(0))
+func plant[T any](f func(track func(any)) T, patience time.Duration) (refs []*leakcheck.Ref, undo T) {
+	undo = f(func(v any) {
+		refs = append(refs, leakcheck.Track("it", v, leakcheck.Patience(patience)))
+	})
+	return refs, undo
 }
 
-type Loop struct{ in chan int }
+// verdict is one row of the confusion matrix.
+type verdict struct{ planted, found, named, clean, alarms int }
 
-func (l *Loop) run(f func(int) int) {
-	for v := range l.in {
-		f(v)
+// TestCorpus plants every leak and every look-alike, and prints the confusion matrix:
+//
+//	go test ./leakcheck -run Corpus -v
+func TestCorpus(t *testing.T) {
+	ctx := context.Background()
+	matrix := map[string]*verdict{}
+	var kinds []string
+	row := func(kind string) *verdict {
+		if matrix[kind] == nil {
+			matrix[kind] = &verdict{}
+			kinds = append(kinds, kind)
+		}
+		return matrix[kind]
+	}
+	for _, c := range corpus.Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			v := row(c.Kind)
+			refs, undo := plant(c.Plant, 0)
+			err := leakcheck.Released(ctx, refs...)
+			v.planted++
+			var le *leakcheck.Error
+			if !errors.As(err, &le) {
+				t.Errorf("not found: %v", err)
+			} else {
+				v.found++
+				if misses := missing(c, le.Findings[0]); len(misses) > 0 {
+					t.Errorf("the culprit is not named: no %s in\n%v", strings.Join(misses, ", no "), err)
+				} else {
+					v.named++
+				}
+				t.Log(err)
+			}
+			undo()
+			v.clean++
+			if err := twin(refs); err != nil {
+				v.alarms++
+				t.Errorf("still there after undo: %v", err)
+			}
+		})
+	}
+	for range *rounds {
+		for _, c := range corpus.Cleans() {
+			v := row("look-alikes")
+			v.clean++
+			refs, _ := plant(func(track func(any)) bool { c.Run(track); return true }, time.Second)
+			if err := leakcheck.Released(ctx, refs...); err != nil {
+				v.alarms++
+				t.Errorf("false alarm for %q: %v", c.Name, err)
+			}
+		}
+	}
+	for range *rounds - 1 {
+		for _, c := range corpus.Cases() {
+			v := row(c.Kind)
+			v.clean++
+			refs, undo := plant(c.Plant, time.Second)
+			undo()
+			if err := leakcheck.Released(ctx, refs...); err != nil {
+				v.alarms++
+				t.Errorf("false alarm for the clean twin of %q: %v", c.Name, err)
+			}
+		}
+	}
+	var sum verdict
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n%-14s %8s %8s %14s %11s %13s\n", "kind", "planted", "found", "culprit named", "clean runs", "false alarms")
+	for _, k := range kinds {
+		v := matrix[k]
+		fmt.Fprintf(&b, "%-14s %8d %8d %14d %11d %13d\n", k, v.planted, v.found, v.named, v.clean, v.alarms)
+		sum = verdict{sum.planted + v.planted, sum.found + v.found, sum.named + v.named, sum.clean + v.clean, sum.alarms + v.alarms}
+	}
+	fmt.Fprintf(&b, "%-14s %8d %8d %14d %11d %13d\n", "all", sum.planted, sum.found, sum.named, sum.clean, sum.alarms)
+	t.Log(b.String())
+	assert.GreaterOrEqual(t, sum.planted, 40)
+	assert.GreaterOrEqual(t, len(corpus.Cleans()), 40)
+	assert.Equal(t, sum.planted, sum.found, "recall")
+	assert.GreaterOrEqual(t, float64(sum.named), 0.95*float64(sum.planted), "culprits named")
+	assert.Zero(t, sum.alarms, "false alarms")
+}
+
+// twin checks refs again, with patience: what was undone may still be on its way out.
+func twin(refs []*leakcheck.Ref) error {
+	for i := 0; ; i++ {
+		err := leakcheck.Released(context.Background(), refs...)
+		if err == nil || i == 3 {
+			return err
+		}
 	}
 }
 
-//go:noinline
-func plantG() (*leakcheck.Ref, *Loop) {
-	b := &Runner{make([]byte, 1<<16)}
-	l := &Loop{in: make(chan int)}
-	go l.run(func(x int) int { return len(b.buf) + x })
-	return leakcheck.Track("buf", b, leakcheck.Patience(0)), l
-}
-
-//go:noinline
-func plantT() *leakcheck.Ref {
-	r := &Runner{make([]byte, 1<<16)}
-	time.AfterFunc(time.Hour, func() { r.Forward() })
-	return leakcheck.Track("timer", r, leakcheck.Patience(0))
-}
-
-func TestX(t *testing.T) {
-	t.Log(plant().Released(context.Background()))
-	r, l := plantG()
-	t.Log(r.Released(context.Background()))
-	close(l.in)
-	t.Log(plantT().Released(context.Background()))
+// missing lists what the report should say and does not.
+func missing(c corpus.Case, f leakcheck.Finding) (out []string) {
+	if len(f.Path) == 0 {
+		return []string{"path"}
+	}
+	first, _, _ := strings.Cut(f.Detail, "\n")
+	for _, want := range [][3]string{{"root", first, c.Root}, {"holder", f.Detail, c.Via}, {"hint", f.Note, c.Hint}} {
+		if !strings.Contains(want[1], want[2]) {
+			out = append(out, fmt.Sprintf("%s %q", want[0], want[2]))
+		}
+	}
+	return out
 }

@@ -1,0 +1,5 @@
+//go:build !cgo
+
+package corpus
+
+var cgoCases []Case
