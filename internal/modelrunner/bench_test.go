@@ -27,6 +27,7 @@ var shape110M = checkpoint.Config{HiddenSize: 768, IntermediateSize: 2048, NumLa
 
 func BenchmarkDecode110M(b *testing.B) {
 	eachSetup(b, func(b *testing.B, r *CPU, weights int64, bandwidth float64) {
+		b.Helper()
 		d := newDriver(b, r)
 		s := d.add(make([]int32, 64), greedy)
 		s.Params.Logprobs = -1
@@ -47,6 +48,7 @@ func BenchmarkDecode110M(b *testing.B) {
 
 func BenchmarkPrefill110M(b *testing.B) {
 	eachSetup(b, func(b *testing.B, r *CPU, _ int64, _ float64) {
+		b.Helper()
 		d := newDriver(b, r)
 		s := d.add(make([]int32, 128), greedy)
 		s.Params.Logprobs = -1
@@ -59,6 +61,7 @@ func BenchmarkPrefill110M(b *testing.B) {
 }
 
 func eachSetup(b *testing.B, run func(b *testing.B, r *CPU, weights int64, bandwidth float64)) {
+	b.Helper()
 	for _, t := range []checkpoint.DType{checkpoint.F32, checkpoint.BF16} {
 		dir := writeRandom(b, shape110M, t)
 		for _, threads := range []int{1, 2} {
@@ -105,7 +108,7 @@ func readBandwidth(threads int) float64 {
 }
 
 // writeRandom writes a random Llama checkpoint. Its tensors share their numbers, so that making it costs little memory.
-func writeRandom(b testing.TB, c checkpoint.Config, t checkpoint.DType) string {
+func writeRandom(b *testing.B, c checkpoint.Config, t checkpoint.DType) string {
 	b.Helper()
 	dir := b.TempDir()
 	config := fmt.Sprintf(`{"architectures": ["LlamaForCausalLM"], "vocab_size": %d, "hidden_size": %d, "intermediate_size": %d,

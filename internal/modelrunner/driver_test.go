@@ -12,18 +12,18 @@ import (
 )
 
 // open makes a runner of a testdata checkpoint with so many KV blocks; the test's end closes it and checks that its ledger is empty.
-func open(t testing.TB, dir string, o Options, blocks int) *CPU {
-	t.Helper()
+func open(tb testing.TB, dir string, o Options, blocks int) *CPU {
+	tb.Helper()
 	ckpt, err := checkpoint.Open(dir)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	o.Ledger = ledger.New(true)
 	r, err := NewCPU(ckpt, o)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, r.Close())
-		require.Empty(t, o.Ledger.Holdings())
+	require.NoError(tb, err)
+	tb.Cleanup(func() {
+		require.NoError(tb, r.Close())
+		require.Empty(tb, o.Ledger.Holdings())
 	})
-	require.NoError(t, r.AllocateKV(blocks))
+	require.NoError(tb, r.AllocateKV(blocks))
 	return r
 }
 
@@ -44,8 +44,9 @@ type sequence struct {
 	prompt         [][]sample.Logprob
 }
 
-func newDriver(t testing.TB, r *CPU) *driver {
-	d := &driver{t: t, r: r}
+func newDriver(tb testing.TB, r *CPU) *driver {
+	tb.Helper()
+	d := &driver{t: tb, r: r}
 	for _, b := range rand.New(rand.NewPCG(1, 2)).Perm(r.blocks) {
 		d.free = append(d.free, int32(b))
 	}

@@ -45,23 +45,23 @@ type golden struct {
 	file *checkpoint.File
 }
 
-func readGolden(t testing.TB, dir string) *golden {
-	t.Helper()
+func readGolden(tb testing.TB, dir string) *golden {
+	tb.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "golden.json"))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	g := &golden{}
-	require.NoError(t, json.Unmarshal(data, g))
+	require.NoError(tb, json.Unmarshal(data, g))
 	g.file, err = checkpoint.OpenFile(filepath.Join(dir, "golden.safetensors"))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, g.file.Close()) })
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, g.file.Close()) })
 	return g
 }
 
-func (g *golden) tensor(t testing.TB, name string) []float32 {
-	t.Helper()
+func (g *golden) tensor(tb testing.TB, name string) []float32 {
+	tb.Helper()
 	x, ok := g.file.Tensor(name)
-	require.True(t, ok, name)
-	require.Equal(t, checkpoint.F32, x.DType)
+	require.True(tb, ok, name)
+	require.Equal(tb, checkpoint.F32, x.DType)
 	out := make([]float32, len(x.Data)/4)
 	for i := range out {
 		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(x.Data[4*i:]))
@@ -70,9 +70,9 @@ func (g *golden) tensor(t testing.TB, name string) []float32 {
 }
 
 // worst is the largest difference of two tensors; NaN is infinitely far.
-func worst(t testing.TB, got, want []float32) float64 {
-	t.Helper()
-	require.Len(t, got, len(want))
+func worst(tb testing.TB, got, want []float32) float64 {
+	tb.Helper()
+	require.Len(tb, got, len(want))
 	w := 0.0
 	for i := range want {
 		d := math.Abs(float64(got[i]) - float64(want[i]))
@@ -88,10 +88,10 @@ var greedy = sample.Params{Logprobs: 5}
 
 // checkpoints are all of testdata. Those with 16-bit weights were computed by transformers from the same
 // weights widened to float32, as this runner computes.
-func checkpoints(t testing.TB) []string {
+func checkpoints(tb testing.TB) []string {
 	dirs, err := filepath.Glob("testdata/*/golden.json")
-	require.NoError(t, err)
-	require.NotEmpty(t, dirs)
+	require.NoError(tb, err)
+	require.NotEmpty(tb, dirs)
 	for i := range dirs {
 		dirs[i] = filepath.Dir(dirs[i])
 	}

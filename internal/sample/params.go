@@ -2,7 +2,8 @@
 // only on the request's seed and the token's position, never on the batch.
 package sample
 
-// Params are a request's sampling parameters, resolved: validated, every default filled in, words turned into token ids.
+// Params are a request's sampling parameters, resolved: validated, every default filled in, words turned into token ids. TopP, TypicalP and
+// RepetitionPenalty are off at 0 too, so that the zero value is greedy.
 type Params struct {
 	Temperature       float64 // 0 is greedy
 	TopK              int     // 0 is off
