@@ -15,14 +15,18 @@ import (
 // Supported is empty: everything that the package promises holds on Linux.
 func Supported() string { return "" }
 
-type lifeline struct{ r, w *os.File }
+type lifeline struct {
+	r, w *os.File
+	info os.FileInfo // tells who holds it
+}
 
 func newLifeline() (*lifeline, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	return &lifeline{r, w}, nil
+	info, err := r.Stat()
+	return &lifeline{r, w, info}, err
 }
 
 func (l *lifeline) attach(cmd *exec.Cmd) {
@@ -84,7 +88,8 @@ func init() {
 		return
 	}
 	adopted = true
-	unix.CloseOnExec(fd)
+	// The descriptor goes on to the processes that this one starts, on purpose. The death signal can come first, when the
+	// forking thread of a killed parent ends before its files are closed: then they alone still hold the lifeline.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	// Again, with the group of this process: a wrapper may stand between it and the parent. Then look, because a parent that
 	// died before this call sends nothing any more.

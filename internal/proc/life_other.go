@@ -44,6 +44,7 @@ func beReaper() func() { return func() {} }
 
 // Sweep kills what is left of the child's process group. It cannot name it.
 func (c *Child) Sweep(time.Duration) []Process {
+	defer c.end()
 	killGroup(c.PID())
 	return nil
 }

@@ -37,8 +37,10 @@ const (
 // A Child is a started process.
 type Child struct {
 	cmd     *exec.Cmd
-	id      string
+	id      string // see envID
 	started time.Time
+	life    *lifeline
+	release func() // gives up being a reaper
 	done    chan struct{}
 	state   *os.ProcessState
 	err     error
@@ -63,34 +65,33 @@ func (p Process) String() string {
 }
 
 // Start starts cmd. It appends one file to cmd.ExtraFiles, adds to cmd.Env (which it fills from the environment when nil) and
-// sets cmd.SysProcAttr's process group and death signal. Do not call cmd.Wait: Start waits itself, and Done tells.
+// sets cmd.SysProcAttr's process group and death signal. Do not call cmd.Wait: Start waits itself, and Done tells. Call Sweep
+// then, always.
 //
 // Give cmd files, not other readers and writers, as Stdin, Stdout and Stderr: a copying goroutine would make the end of the
 // process wait for whoever still holds the pipe.
 func Start(cmd *exec.Cmd) (*Child, error) {
 	c := &Child{cmd: cmd, id: newID(), done: make(chan struct{})}
-	life, err := newLifeline()
-	if err != nil {
+	var err error
+	if c.life, err = newLifeline(); err != nil {
 		return nil, fmt.Errorf("lifeline: %w", err)
 	}
 	if cmd.Env == nil {
 		cmd.Env = os.Environ()
 	}
 	cmd.Env = append(cmd.Env, envID+"="+c.id)
-	life.attach(cmd)
-	release := beReaper()
+	c.life.attach(cmd)
+	c.release = beReaper()
 	started := make(chan error, 1)
 	go func() {
 		defer close(c.done)
-		defer release()
-		defer life.close()
 		runtime.LockOSThread() // Pdeathsig follows the thread
 		defer runtime.UnlockOSThread()
 		ownGroup(cmd)
 		c.started = time.Now()
 		err := cmd.Start()
 		if err == nil {
-			life.arm(cmd.Process.Pid)
+			c.life.arm(cmd.Process.Pid)
 		}
 		started <- err
 		if err == nil {
@@ -99,6 +100,7 @@ func Start(cmd *exec.Cmd) (*Child, error) {
 	}()
 	if err := <-started; err != nil {
 		<-c.done
+		c.end()
 		return nil, err
 	}
 	return c, nil
@@ -124,6 +126,12 @@ func (c *Child) wait() {
 
 // PID is the process id of the started command.
 func (c *Child) PID() int { return c.cmd.Process.Pid }
+
+// end lets go of what Start took. Closing the lifeline kills what is left of the group.
+func (c *Child) end() {
+	c.life.close()
+	c.release()
+}
 
 // Done is closed when the process is dead and reaped.
 func (c *Child) Done() <-chan struct{} { return c.done }

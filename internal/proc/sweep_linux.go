@@ -12,11 +12,12 @@ import (
 )
 
 // Sweep ends what the child left behind: members of its process group, and processes that carry its identity in their
-// environment or descend from one that does, wherever they went. They get the grace to end by themselves; the rest is named,
-// killed and reaped. Call it after Done.
+// environment or its lifeline among their files, or descend from one that does. They get the grace to end by themselves; the
+// rest is named, killed and reaped. Call it after Done.
 //
-// A process that left the group, emptied its environment and lost its ancestors is found only through a file: see SweepHolders.
+// Not found is a process that left the group, emptied its environment, closed its files and lost its ancestors: all four.
 func (c *Child) Sweep(grace time.Duration) []Process {
+	defer c.end()
 	deadline := time.Now().Add(grace)
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		family := c.family()
@@ -94,7 +95,7 @@ func (c *Child) family() []int {
 	}
 	member := map[int]bool{}
 	for pid, st := range stats {
-		if st.group == c.PID() || c.marked(pid) {
+		if st.group == c.PID() || below(stats, pid) && c.marked(pid) {
 			member[pid] = true
 		}
 	}
@@ -117,11 +118,26 @@ func (c *Child) family() []int {
 	return living
 }
 
-// marked reports whether pid was started with the child's identity, or inside of a child of it.
+// below reports whether pid descends from this process.
+func below(stats map[int]stat, pid int) bool {
+	for range len(stats) {
+		st, ok := stats[pid]
+		if !ok {
+			break
+		}
+		pid = st.parent
+	}
+	return pid == os.Getpid()
+}
+
+// marked reports whether pid was started by the child or inside of it: it has the identity of the child in its environment, or
+// the child's lifeline among its files.
 func (c *Child) marked(pid int) bool {
 	env, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	id, ok := lookup(env, envID)
-	return ok && (id == c.id || strings.HasPrefix(id, c.id+"/"))
+	if id, ok := lookup(env, envID); ok && (id == c.id || strings.HasPrefix(id, c.id+"/")) {
+		return true
+	}
+	return holds(pid, c.life.info)
 }
 
 // lookup finds a variable in a NUL-separated environment; the last one wins, as in os/exec.
