@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/internal/sample"
 )
 
 // The benchmarks run a Llama of 110M parameters (768/2048, 12 layers, 12 heads, 32000 tokens) with random weights. Decoding reads every weight
@@ -58,6 +59,40 @@ func BenchmarkPrefill110M(b *testing.B) {
 		}
 		b.ReportMetric(128*float64(b.N)/b.Elapsed().Seconds(), "tok/s")
 	})
+}
+
+// BenchmarkCycle opens a tiny checkpoint, draws one token and closes.
+func BenchmarkCycle(b *testing.B) {
+	for b.Loop() {
+		ckpt, err := checkpoint.Open(tiny)
+		require.NoError(b, err)
+		r, err := NewCPU(ckpt, Options{})
+		require.NoError(b, err)
+		require.NoError(b, r.AllocateKV(1024))
+		d := newDriver(b, r)
+		d.add([]int32{1, 2, 3}, greedy)
+		d.run(3, 1)
+		require.NoError(b, r.Close())
+	}
+}
+
+// BenchmarkDecodeTiny is a step that costs next to no arithmetic: what batches and kernel launches cost.
+func BenchmarkDecodeTiny(b *testing.B) {
+	for _, seqs := range []int{1, 8, 64} {
+		b.Run(fmt.Sprintf("seqs=%d", seqs), func(b *testing.B) {
+			d := newDriver(b, open(b, tiny, Options{}, 1024))
+			for i := range seqs {
+				d.add([]int32{int32(i), 2, 3}, sample.Params{Logprobs: -1})
+			}
+			d.step(3)
+			batch, _ := d.batch(1)
+			for b.Loop() {
+				if _, err := d.r.Execute(batch); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }
 
 func eachSetup(b *testing.B, run func(b *testing.B, r *CPU, weights int64, bandwidth float64)) {

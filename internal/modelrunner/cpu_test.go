@@ -71,6 +71,9 @@ func TestTensorsAreChecked(t *testing.T) {
 			defer full.Close()
 			for _, name := range full.Names() {
 				for _, fault := range []string{"missing", "misshapen", "I32"} {
+					if fault == "I32" && name != "model.norm.weight" && name != "model.embed_tokens.weight" {
+						continue // one vector and one matrix
+					}
 					var tensors []checkpoint.Tensor
 					for _, n := range full.Names() {
 						x, err := full.Tensor(n)

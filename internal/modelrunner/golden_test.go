@@ -89,6 +89,7 @@ var greedy = sample.Params{Logprobs: 5}
 // checkpoints are all of testdata. Those with 16-bit weights were computed by transformers from the same
 // weights widened to float32, as this runner computes.
 func checkpoints(tb testing.TB) []string {
+	tb.Helper()
 	dirs, err := filepath.Glob("testdata/*/golden.json")
 	require.NoError(tb, err)
 	require.NotEmpty(tb, dirs)

@@ -128,7 +128,7 @@ func softmax(row []float32) []float32 {
 	return out
 }
 
-func read(t testing.TB, path string, v any) {
+func read(t *testing.T, path string, v any) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -144,7 +144,8 @@ type tensors struct {
 	data []byte
 }
 
-func readSafetensors(t testing.TB, path string) *tensors {
+func readSafetensors(t *testing.T, path string) *tensors {
+	t.Helper()
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	n := binary.LittleEndian.Uint64(b)

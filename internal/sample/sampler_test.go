@@ -23,7 +23,7 @@ func normal(n int, seed uint64, scale float64) []float32 {
 	return row
 }
 
-func draw(t testing.TB, p Params, row []float32) int32 {
+func draw(t *testing.T, p Params, row []float32) int32 {
 	t.Helper()
 	var s Sampler
 	id, _, err := s.Draw(&State{Params: p}, slices.Clone(row))
