@@ -65,6 +65,7 @@ func mapped(b *testing.B, n int) []byte {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = buf.Free() })
+	buf.PreferHugePages()
 	data := buf.Bytes()
 	fill(data)
 	return data

@@ -13,6 +13,15 @@ import (
 
 const mapNoReserve = unix.MAP_NORESERVE
 
+// hugeSize is the least that can have a large page.
+const hugeSize = 2 << 20
+
+func adviseHuge(b []byte) {
+	if len(b) >= hugeSize {
+		_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // refused where the kernel has none
+	}
+}
+
 // machineMemory is what a new allocation could use, and the total: MemAvailable and MemTotal, or less where a control group says so.
 func machineMemory() (free, total int64, err error) { return machineMemoryAt("/") }
 

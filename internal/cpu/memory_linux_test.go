@@ -43,6 +43,19 @@ func TestAllocatorKeepsItsBooks(t *testing.T) {
 	require.Empty(t, books.Holdings())
 }
 
+func TestHugePagesAreOnlyAdvice(t *testing.T) {
+	a := NewAllocator(AllocatorConfig{})
+	for _, n := range []int64{0, 5, 3 << 20} {
+		b, err := a.Alloc("weights", n)
+		require.NoError(t, err)
+		b.PreferHugePages()
+		require.Len(t, b.Bytes(), int(n))
+		clear(b.Bytes())
+		require.NoError(t, b.Free())
+		b.PreferHugePages() // of nothing
+	}
+}
+
 func TestEmptyBuffer(t *testing.T) {
 	a := NewAllocator(AllocatorConfig{})
 	b, err := a.Alloc("nothing", 0)
