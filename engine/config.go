@@ -12,7 +12,7 @@ type Config struct {
 	MaxModelLen           int     // longest prompt + output; 0 is what the checkpoint and the KV cache allow
 	MaxNumSeqs            int     // sequences in one step; 0 is 64
 	MaxNumBatchedTokens   int     // tokens in one step; 0 is 2048
-	MemoryUtilization     float64 // share of the device's memory for weights and KV cache, in (0, 1]; 0 is 0.92 on a GPU, and on the CPU a KV cache that holds 8 sequences of MaxModelLen, at most 1 GiB
+	MemoryUtilization     float64 // share of the device's memory for weights and KV cache, in (0, 1]; 0 is 0.92 on a GPU, and on the CPU a KV cache that holds 8 sequences of MaxModelLen, at most 1 GiB and half of what is free
 	KVCacheBytes          int64   // size of the KV cache; overrides MemoryUtilization
 	DisablePrefixCache    bool
 	DisableChunkedPrefill bool

@@ -35,11 +35,12 @@ type core struct {
 	stopped chan struct{} // closed when everything has been given back
 
 	// The loop's own, and Open's before the loop starts.
-	runner modelrunner.Runner
-	sched  *scheduler.Scheduler
-	cache  *kvcache.Cache
-	dirty  []*request // have something for their caller
-	counts Stats
+	runner  modelrunner.Runner
+	sched   *scheduler.Scheduler
+	cache   *kvcache.Cache
+	dirty   []*request // have something for their caller
+	answers []func()   // to callers of something else
+	counts  Stats
 
 	mu       sync.Mutex
 	state    State
@@ -60,7 +61,7 @@ func newCore(cfg Config) *core {
 		wake: make(chan struct{}, 1), done: make(chan struct{}), stopped: make(chan struct{}), requests: map[string]*request{},
 	}
 	c.life, c.end = context.WithCancel(context.Background())
-	c.faults = newFaults(cfg.Faults, c.life)
+	c.faults = newFaults(c.life, cfg.Faults)
 	c.enter("start")
 	return c
 }
@@ -249,6 +250,10 @@ func (c *core) publish() {
 		c.dirty[i] = nil
 	}
 	c.dirty = c.dirty[:0]
+	for _, answer := range c.answers {
+		answer()
+	}
+	c.answers = nil
 }
 
 // fail ends every request with the cause, and refuses later ones.
@@ -286,6 +291,6 @@ func (c *core) endAll(why FinishReason, err error) {
 	for _, r := range live {
 		r.deliver()
 	}
-	c.dirty = nil // all of them were live
+	c.dirty, c.answers = nil, nil // all of them were live; who waits for an answer sees that the engine is done
 	c.over.Do(func() { close(c.done) })
 }

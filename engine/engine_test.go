@@ -22,7 +22,7 @@ const tinyLlama = "../internal/modelrunner/testdata/tiny-llama"
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 // openTiny opens the tiny Llama and makes sure that it ends with nothing left.
-func openTiny(t testing.TB, cfg Config) *Engine {
+func openTiny(t *testing.T, cfg Config) *Engine {
 	t.Helper()
 	if cfg.Model == "" {
 		cfg.Model = tinyLlama
@@ -35,7 +35,7 @@ func openTiny(t testing.TB, cfg Config) *Engine {
 }
 
 // openFake opens an engine with a runner that has no model, 64 tokens and 1024 positions; with the GPT-2 style tokenizer when text is set.
-func openFake(t testing.TB, cfg Config, r *fakerunner.Runner, text bool) *Engine {
+func openFake(t *testing.T, cfg Config, r *fakerunner.Runner, text bool) *Engine {
 	t.Helper()
 	e, err := open(t.Context(), cfg, fakeLoader(r, text))
 	require.NoError(t, err)
@@ -57,14 +57,14 @@ func fakeLoader(r *fakerunner.Runner, text bool) loader {
 			if m.tok, err = tokenizer.Load("../internal/tokenizer/testdata/gpt2/tokenizer.json"); err != nil {
 				return m, err
 			}
-			m.limits.vocab = m.tok.VocabSize()
-			r.Vocab = int32(m.limits.vocab)
+			m.vocab = m.tok.VocabSize()
+			r.Vocab = int32(m.vocab)
 		}
 		return m, nil
 	}
 }
 
-func shutdownAfter(t testing.TB, e *Engine) {
+func shutdownAfter(t *testing.T, e *Engine) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
@@ -85,11 +85,11 @@ func ids(n, first int) []int32 {
 func ptr[T any](v T) *T { return &v }
 
 // one runs one request of token ids.
-func one(t testing.TB, e *Engine, prompt []int32, p SamplingParams) Completion {
-	t.Helper()
-	outs, err := e.Generate(t.Context(), Request{PromptTokenIDs: prompt, Sampling: p})
-	require.NoError(t, err)
-	require.Len(t, outs, 1)
+func one(tb testing.TB, e *Engine, prompt []int32, p SamplingParams) Completion {
+	tb.Helper()
+	outs, err := e.Generate(tb.Context(), Request{PromptTokenIDs: prompt, Sampling: p})
+	require.NoError(tb, err)
+	require.Len(tb, outs, 1)
 	return outs[0].Completions[0]
 }
 
@@ -118,7 +118,7 @@ type golden struct {
 	} `json:"greedy_with_processors"`
 }
 
-func loadGolden(t testing.TB) golden {
+func loadGolden(t *testing.T) golden {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(tinyLlama, "golden.json"))
 	require.NoError(t, err)

@@ -35,7 +35,7 @@ func TestFaultsInOpen(t *testing.T) {
 					var p *PanicError
 					assert.Equal(t, action == ActPanic, errors.As(err, &p))
 					var leak *LeakError
-					assert.False(t, errors.As(err, &leak), "%v", err)
+					assert.NotErrorAs(t, err, &leak)
 					assert.Empty(t, c.ledger.Holdings())
 					assert.Equal(t, 1, c.faults.report()[0].Fired)
 					assert.Equal(t, Stopped, c.state)
@@ -212,7 +212,7 @@ func TestRunnerThatLies(t *testing.T) {
 }
 
 func TestPanicErrorReads(t *testing.T) {
-	type big struct{ engine *Engine }
+	type big struct{ Engine *Engine }
 	err := panicError("a forward pass", &big{}, []byte("goroutine 1\nmain.go:1\n"))
 	assert.True(t, strings.HasPrefix(err.Error(), "panic during a forward pass: &{<nil>}\ngoroutine 1"))
 	assert.NoError(t, errors.Unwrap(err), "a value that is no error is kept as text only")

@@ -113,7 +113,7 @@ func (e *Engine) ResetPrefixCache(ctx context.Context) error {
 		if err != nil {
 			err = fmt.Errorf("%w: %w", ErrBlocksInUse, err)
 		}
-		result <- err
+		c.answers = append(c.answers, func() { result <- err })
 	})
 	c.mu.Unlock()
 	select {

@@ -20,7 +20,7 @@ type faults struct {
 	ctx     context.Context // ends a hang
 }
 
-func newFaults(list []Fault, life context.Context) *faults {
+func newFaults(life context.Context, list []Fault) *faults {
 	f := &faults{ctx: life}
 	for _, x := range list {
 		f.reports = append(f.reports, FaultReport{Fault: x})

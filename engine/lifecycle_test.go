@@ -88,7 +88,7 @@ func TestRefusals(t *testing.T) {
 	assert.ErrorIs(t, Failed.refusal(cause), cause)
 }
 
-func fds(t testing.TB) int {
+func fds(t *testing.T) int {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Skip("cannot count file descriptors: ", err)
@@ -111,7 +111,13 @@ func TestCyclesLeaveNothing(t *testing.T) {
 		cycle()
 	}
 	assert.Equal(t, files, fds(t))
-	assert.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
+	for range 1000 { // the last loop may still be returning
+		if runtime.NumGoroutine() <= goroutines {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), goroutines)
 }
 
 func BenchmarkCycle(b *testing.B) {
@@ -348,6 +354,7 @@ func TestKVPlan(t *testing.T) {
 	}{
 		{"CPU default: 8 sequences", kvInput{cfg: Config{BlockSize: 16}, maxPositions: 1000, bytesPerBlock: 1024, free: gib, total: gib}, 8 * 63, 1000, ""},
 		{"CPU default: at most 1 GiB, a shorter MaxModelLen", kvInput{cfg: Config{BlockSize: 16}, maxPositions: 1 << 17, bytesPerBlock: 1 << 20, free: 4 * gib, total: 4 * gib}, 1024, 16384, ""},
+		{"CPU default: at most half of what is free", kvInput{cfg: Config{BlockSize: 16}, maxPositions: 1000, bytesPerBlock: 1 << 20, free: 64 << 20, total: gib}, 32, 512, ""},
 		{"utilization: the share less what is used", kvInput{cfg: Config{BlockSize: 16, MemoryUtilization: 0.5}, maxPositions: 1000, bytesPerBlock: 1 << 20, free: 7 * gib, total: 8 * gib}, 3072, 1000, ""},
 		{"utilization below what is used", kvInput{cfg: Config{BlockSize: 16, MemoryUtilization: 0.1}, maxPositions: 1000, bytesPerBlock: 1 << 20, free: 7 * gib, total: 8 * gib}, 0, 0, "MemoryUtilization 0.1 is 819.2 MiB of 8.0 GiB, and 1.0 GiB are in use already"},
 		{"bytes win over utilization", kvInput{cfg: Config{BlockSize: 16, MemoryUtilization: 0.5, KVCacheBytes: 100 << 20}, maxPositions: 1000, bytesPerBlock: 1 << 20, free: 7 * gib, total: 8 * gib}, 100, 1000, ""},

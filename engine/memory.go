@@ -73,5 +73,5 @@ func (in kvInput) budget(perSeq int64) (bytes int64, from string, err error) {
 		}
 		return share - used, "MemoryUtilization", nil
 	}
-	return min(cpuSequences*perSeq*in.bytesPerBlock, max(cpuCacheMax, in.bytesPerBlock)), "the CPU's default", nil
+	return min(cpuSequences*perSeq*in.bytesPerBlock, cpuCacheMax, in.free/2), "the CPU's default", nil
 }

@@ -64,7 +64,7 @@ func TestParamsOutOfRange(t *testing.T) {
 	}
 }
 
-func gpt2(t testing.TB) *tokenizer.Tokenizer {
+func gpt2(t *testing.T) *tokenizer.Tokenizer {
 	tok, err := tokenizer.Load("../internal/tokenizer/testdata/gpt2/tokenizer.json")
 	require.NoError(t, err)
 	return tok

@@ -126,7 +126,7 @@ func (p *completion) finished() bool  { return p.reason != "" }
 func (p *completion) output() []int32 { return p.seq.Tokens[p.seq.PromptLen:] }
 func (p *completion) end(why FinishReason, reason string) {
 	p.reason, p.stopReason = why, reason
-	if p.text != nil {
+	if p.text != nil && (why == FinishStop || why == FinishLength) {
 		p.text.flush()
 	}
 }

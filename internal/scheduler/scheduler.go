@@ -87,7 +87,7 @@ func (s *Scheduler) Finish(q *Seq) {
 	s.waiting = remove(s.waiting, q)
 }
 
-// Waiting, Running and Preemptions are counters.
+// Waiting counts the sequences that have not been admitted, or were preempted.
 func (s *Scheduler) Waiting() int { return len(s.waiting) }
 
 // Running counts the admitted sequences.
