@@ -21,16 +21,16 @@ func f32(name string, shape ...int) Tensor {
 }
 
 // folder makes a checkpoint folder of files: text, or tensors for safetensors.
-func folder(t testing.TB, files map[string]any) string {
-	t.Helper()
-	dir := t.TempDir()
+func folder(tb testing.TB, files map[string]any) string {
+	tb.Helper()
+	dir := tb.TempDir()
 	for name, content := range files {
 		path := filepath.Join(dir, name)
 		switch c := content.(type) {
 		case string:
-			require.NoError(t, os.WriteFile(path, []byte(c), 0o600))
+			require.NoError(tb, os.WriteFile(path, []byte(c), 0o600))
 		case []Tensor:
-			require.NoError(t, WriteSafetensors(path, c, nil))
+			require.NoError(tb, WriteSafetensors(path, c, nil))
 		}
 	}
 	return dir

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -54,7 +55,7 @@ func OpenFile(path string) (*File, error) {
 	if err != nil {
 		return nil, &Error{File: path, Reason: "cannot open", Err: err}
 	}
-	defer f.Close() // the mapping outlives it
+	defer func() { _ = f.Close() }() // the mapping outlives it
 	info, err := f.Stat()
 	if err != nil {
 		return nil, &Error{File: path, Reason: "cannot stat", Err: err}
@@ -62,8 +63,8 @@ func OpenFile(path string) (*File, error) {
 	if !info.Mode().IsRegular() {
 		return nil, &Error{File: path, Reason: "not a regular file", Got: info.Mode().String()}
 	}
-	if info.Size() < 8 {
-		return nil, &Error{File: path, Reason: "truncated", Got: fmt.Sprintf("%d bytes", info.Size()), Want: "8 bytes of header length first"}
+	if info.Size() == 0 { // mmap would refuse
+		return nil, tooShort(path, 0)
 	}
 	if info.Size() > math.MaxInt {
 		return nil, &Error{File: path, Reason: "too large for this address space", Got: fmt.Sprintf("%d bytes", info.Size())}
@@ -113,7 +114,14 @@ type entry struct {
 	begin, end uint64
 }
 
+func tooShort(path string, size int) error {
+	return &Error{File: path, Reason: "truncated", Got: fmt.Sprintf("%d bytes", size), Want: "8 bytes of header length first"}
+}
+
 func (f *File) parse() error {
+	if len(f.data) < 8 {
+		return tooShort(f.Path, len(f.data))
+	}
 	n := binary.LittleEndian.Uint64(f.data)
 	if n > maxHeader {
 		return &Error{File: f.Path, Reason: "header too long (is it a safetensors file?)", Got: fmt.Sprintf("%d bytes", n), Want: fmt.Sprintf("at most %d", maxHeader)}
@@ -173,10 +181,10 @@ func (f *File) parseHeader(header []byte) ([]entry, error) {
 		return nil
 	})
 	if err != nil {
-		if _, typed := err.(*Error); !typed {
-			err = bad("", err)
+		if typed := (*Error)(nil); errors.As(err, &typed) {
+			return nil, err
 		}
-		return nil, err
+		return nil, bad("", err)
 	}
 	if _, err := w.dec.Token(); err != io.EOF {
 		return nil, bad("", fmt.Errorf("more after the closing brace"))

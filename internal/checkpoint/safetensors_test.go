@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"bytes"
 	"encoding/binary"
 	"os"
 	"path/filepath"
@@ -89,12 +88,12 @@ func TestWriteRefusals(t *testing.T) {
 }
 
 // write makes a file of a header and n bytes of data.
-func write(t testing.TB, header string, n int) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "model.safetensors")
+func write(tb testing.TB, header string, n int) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "model.safetensors")
 	data := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	data = append(append(data, header...), make([]byte, n)...)
-	require.NoError(t, os.WriteFile(path, data, 0o600))
+	require.NoError(tb, os.WriteFile(path, data, 0o600))
 	return path
 }
 
@@ -194,26 +193,22 @@ func FuzzSafetensors(f *testing.F) {
 	for _, header := range []string{`{}`, `{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, `{"__metadata__":{"format":"pt"}}`, `{"a":{"dtype":"F4","shape":[4,0],"data_offsets":[0,0]}}`} {
 		f.Add(append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header+"12345678"...))
 	}
-	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		path := filepath.Join(dir, "f.safetensors")
-		require.NoError(t, os.WriteFile(path, data, 0o600))
-		file, err := OpenFile(path)
-		if err != nil {
+		file := &File{Path: "f", data: data} // as OpenFile has it, but for the mapping
+		if err := file.parse(); err != nil {
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			return
 		}
-		defer file.Close()
 		covered := 0
 		var tensors []Tensor
 		for _, name := range file.Names() {
 			tensor, _ := file.Tensor(name)
-			covered += len(bytes.Clone(tensor.Data)) // every byte can be read
+			covered += len(tensor.Data)
 			tensors = append(tensors, tensor)
 		}
-		header := 8 + int(binary.LittleEndian.Uint64(data))
-		require.Equal(t, len(data), header+covered)
-		require.NoError(t, WriteSafetensors(path+".again", tensors, file.Metadata))
+		require.Equal(t, len(data), 8+int(binary.LittleEndian.Uint64(data))+covered)
+		_, err := buildHeader("f", tensors, file.Metadata)
+		require.NoError(t, err, "what can be read can be written")
 	})
 }

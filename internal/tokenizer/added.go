@@ -130,7 +130,9 @@ func (t *trie) find(out []section, text string, first bool) []section {
 			stop = len(text) - len(strings.TrimLeftFunc(text[stop:], unicode.IsSpace))
 		}
 		rest(done, start)
-		out = append(out, section{id: token.ID})
+		if start < stop { // else the token before has taken all of its spaces
+			out = append(out, section{id: token.ID})
+		}
 		done = stop
 	}
 	rest(done, len(text))

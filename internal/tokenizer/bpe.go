@@ -95,9 +95,10 @@ func (m *bpe) bytes(ids []int32, word string) []int32 {
 // chars spells a word in the tokens of its characters, or of a character's bytes.
 func (m *bpe) chars(ids []int32, word string) []int32 {
 	pending := false
-	for i, n := 0, 0; i < len(word); i += n {
-		_, n = utf8.DecodeRuneInString(word[i:])
-		c := word[i : i+n]
+	for len(word) > 0 {
+		_, n := utf8.DecodeRuneInString(word)
+		c := word[:n]
+		word = word[n:]
 		if id, ok := m.vocab[c]; ok {
 			if pending {
 				ids, pending = append(ids, m.unk), false

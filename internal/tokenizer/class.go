@@ -25,13 +25,6 @@ func init() {
 	}
 }
 
-func classOf(r rune) class {
-	if r < 128 {
-		return asciiClass[r]
-	}
-	return lookup(r)
-}
-
 func lookup(r rune) class {
 	switch {
 	case unicode.IsLower(r):

@@ -19,20 +19,20 @@ type reference struct {
 	Skipped string  `json:"skipped"` // the same without special tokens
 }
 
-func readReferences(t testing.TB, path string) []reference {
-	t.Helper()
+func readReferences(tb testing.TB, path string) []reference {
+	tb.Helper()
 	data, err := os.ReadFile(path)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	var refs []reference
-	require.NoError(t, json.Unmarshal(data, &refs))
-	require.NotEmpty(t, refs)
+	require.NoError(tb, json.Unmarshal(data, &refs))
+	require.NotEmpty(tb, refs)
 	return refs
 }
 
-func load(t testing.TB, name string) *Tokenizer {
-	t.Helper()
+func load(tb testing.TB, name string) *Tokenizer {
+	tb.Helper()
 	tok, err := Load(filepath.Join("testdata", name, "tokenizer.json"))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return tok
 }
 

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -87,7 +86,7 @@ func TestLoadNamesTheFile(t *testing.T) {
 	require.Contains(t, err.Error(), "testdata/none.json")
 	_, err = Load("testdata")
 	var e *checkpoint.Error
-	require.True(t, errors.As(err, &e))
+	require.ErrorAs(t, err, &e)
 	require.Contains(t, err.Error(), "regular file")
 }
 
