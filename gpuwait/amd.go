@@ -8,16 +8,21 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // amdSource reads the files of the amdgpu kernel driver. It needs no library and no ROCm.
-type amdSource struct{ root string }
+type amdSource struct {
+	root  string
+	mu    sync.Mutex
+	known map[string]amdCard // by UUID; listing reads a dozen files a card, which is too much for every poll
+}
 
 // OpenAMD opens the source for AMD GPUs: memory from /sys/class/drm/card*/device/mem_info_vram_{total,used}, compute processes from
 // /sys/class/kfd, graphics processes from the drm-* keys of /proc/*/fdinfo. root is "/" except in tests. Another user's fdinfo is not readable:
 // such holders are not listed.
 func OpenAMD(root string) (SourceCloser, error) {
-	s := &amdSource{root}
+	s := &amdSource{root: root}
 	cards, err := s.cards()
 	if err != nil {
 		return nil, err
@@ -128,20 +133,31 @@ func (s *amdSource) topology() []kfdNode {
 
 func (s *amdSource) Devices() ([]Device, error) {
 	cards, err := s.cards()
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = map[string]amdCard{}
 	out := make([]Device, len(cards))
 	for i, c := range cards {
 		out[i] = c.Device
+		s.known[c.UUID] = c
 	}
-	return out, err
+	return out, nil
 }
 
 func (s *amdSource) card(uuid string) (amdCard, error) {
-	cards, err := s.cards()
-	if err != nil {
-		return amdCard{}, err
-	}
-	for _, c := range cards {
-		if c.UUID == uuid {
+	for _, again := range []bool{false, true} {
+		if again {
+			if _, err := s.Devices(); err != nil {
+				return amdCard{}, err
+			}
+		}
+		s.mu.Lock()
+		c, ok := s.known[uuid]
+		s.mu.Unlock()
+		if ok {
 			return c, nil
 		}
 	}

@@ -2,8 +2,10 @@ package gpuwait_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,14 @@ var _ gpuwait.TB = testing.TB(nil)
 func TestMain(m *testing.M) {
 	if mode := os.Getenv("LEASE_HOLDER"); mode != "" {
 		leaseHolder(mode)
+		return
+	}
+	if os.Getenv("GPUWAIT_CUDA_GIB") != "" {
+		runtime.LockOSThread() // a CUDA context belongs to a thread
+		if err := cudaHold(); err != nil {
+			fmt.Fprintln(os.Stderr, "cudaHold:", err)
+			os.Exit(1)
+		}
 		return
 	}
 	goleak.VerifyTestMain(m)

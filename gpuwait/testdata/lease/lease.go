@@ -9,46 +9,55 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/gpuwait/gpuwaittest"
 )
 
-// Span meets the other package, takes the GPU (unless LEASE_NONE says not to, which must overlap) and writes when it had it.
+// Span notes when this package had the GPU: under a lease in "leased", and then, as a control, without one in "unleased", where both overlap.
 func Span(t *testing.T, name string) {
 	dir := os.Getenv("LEASE_SPANS")
 	if dir == "" {
 		t.Skip("run by TestLeaseAcrossPackages only")
 	}
-	here, there := filepath.Join(dir, "ready-"+name), filepath.Join(dir, "ready-"+map[string]string{"a": "b", "b": "a"}[name])
-	if err := os.WriteFile(here, nil, 0o600); err != nil {
+	for _, phase := range []string{"leased", "unleased"} {
+		meet(t, dir, phase, name)
+		for range 5 {
+			note(t, dir, phase, name)
+		}
+	}
+}
+
+// meet waits for the other package, so that both are in the same phase at the same time.
+func meet(t *testing.T, dir, phase, name string) {
+	other := map[string]string{"a": "b", "b": "a"}[name]
+	if err := os.WriteFile(filepath.Join(dir, phase+"-"+name), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(there); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the other package never came: they did not run side by side")
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(dir, phase+"-"+other)); err == nil {
+			return
 		}
 	}
-	for range 5 {
-		var done func()
-		if os.Getenv("LEASE_NONE") == "" {
-			l, err := gpuwait.AcquireContext(t.Context(), 1, gpuwait.Devices("GPU-00000000-0000-0000-0000-000000000001"), gpuwait.As(t.Name()+"/"+name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			done = l.Release
-		}
-		from := time.Now().UnixNano()
-		time.Sleep(20 * time.Millisecond)
-		line := fmt.Sprintf("%s %d %d\n", name, from, time.Now().UnixNano())
-		f, err := os.OpenFile(filepath.Join(dir, "spans"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	t.Fatal("the other package never came: they did not run side by side")
+}
+
+func note(t *testing.T, dir, phase, name string) {
+	if phase == "leased" {
+		src := gpuwaittest.New(gpuwaittest.Device{Total: 1 << 30})
+		l, err := gpuwait.AcquireContext(t.Context(), 1, gpuwait.From(src), gpuwait.Devices("all"), gpuwait.As(t.Name()+"/"+name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.WriteString(line)
-		f.Close()
-		if done != nil {
-			done()
-		}
+		defer l.Release()
+	}
+	from := time.Now().UnixNano()
+	time.Sleep(20 * time.Millisecond)
+	line := fmt.Sprintf("%s %d %d\n", name, from, time.Now().UnixNano())
+	f, err := os.OpenFile(filepath.Join(dir, phase), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(line); err != nil {
+		t.Fatal(err)
 	}
 }
