@@ -20,7 +20,7 @@
 // A start that fails half-way goes through the same steps. What a failure looks like:
 //
 //	runner: TestGenerate is not gone: 1 of 7 checks failed (teardown took 1.1s)
-//	goroutines (watched for 1s of 4s):
+//	goroutines (after 1s; budget 4s):
 //	    leakcheck: TestGenerate: 1 of 1 goroutine(s) still running 1s after the end: goroutine 34 [chan receive] in llm.(*Engine).poll llm/engine.go:88
 //	        llm.(*Engine).poll llm/engine.go:88
 //	        created by llm.Open llm/engine.go:41

@@ -68,7 +68,7 @@ func (e *Error) Error() string {
 	fmt.Fprintf(&b, "%s is not gone: %d of %d checks failed (teardown took %s)", e.Report.Name, len(failed), len(e.Report.Steps), round(e.Report.Took))
 	for _, s := range e.Report.Steps {
 		if s.Err != nil {
-			fmt.Fprintf(&b, "\n%s (watched for %s of %s):\n    %s", s.Name, round(s.Took), round(s.Budget), strings.ReplaceAll(s.Err.Error(), "\n", "\n    "))
+			fmt.Fprintf(&b, "\n%s (after %s; budget %s):\n    %s", s.Name, round(s.Took), round(s.Budget), strings.ReplaceAll(s.Err.Error(), "\n", "\n    "))
 		}
 	}
 	if e.Repro != "" {
@@ -92,11 +92,11 @@ func firstLine(err error) string {
 	return line
 }
 
-// round keeps three digits or so: "1.2s", "350µs".
+// round keeps two digits or three: "1.2s", "350µs".
 func round(d time.Duration) time.Duration {
-	for unit := time.Hour; unit >= time.Microsecond; unit /= 10 {
+	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
 		if d >= unit {
-			return d.Round(unit / 100)
+			return d.Round(unit / 10)
 		}
 	}
 	return d
