@@ -128,6 +128,7 @@ func TestOpenRefusals(t *testing.T) {
 			require.ErrorAs(t, err, &e)
 			require.True(t, strings.HasPrefix(e.File, dir), e.File)
 			require.ErrorContains(t, err, row.says)
+			t.Log(err)
 		})
 	}
 }

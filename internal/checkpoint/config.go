@@ -103,9 +103,9 @@ func parseConfig(path string, data []byte) (Config, error) {
 	}
 	name := f.architecture()
 	if f.has("quantization_config") {
-		got := "another scheme"
+		got := "an unnamed scheme"
 		if q := f.object("quantization_config"); q != nil {
-			got = strconv.Quote(q.string("quant_method", "unnamed"))
+			got = strconv.Quote(q.string("quant_method", "an unnamed scheme"))
 		}
 		f.fail("quantization_config", "quantized weights are not supported", got, weightTypes+" weights without it")
 	}

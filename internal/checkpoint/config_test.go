@@ -140,6 +140,7 @@ func TestConfigRefusals(t *testing.T) {
 			require.Equal(t, "m/config.json", e.File)
 			require.Equal(t, row.field, e.Field)
 			require.Contains(t, err.Error(), row.says)
+			t.Log(err)
 		})
 	}
 	for _, text := range []string{"", "null", "[]", "{", `"x"`, "\x00"} {

@@ -141,6 +141,7 @@ func TestHostileFiles(t *testing.T) {
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, path, e.File)
 			require.ErrorContains(t, err, row.says)
+			t.Log(err)
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -103,8 +104,8 @@ func (c *Checkpoint) openShard(index, tensor, file string) (*File, error) {
 		return nil, &Error{File: index, Tensor: tensor, Field: "weight_map", Reason: "refused", Got: strconv.Quote(clip(file)), Want: "a .safetensors file inside the checkpoint's folder"}
 	}
 	f, err := c.open(filepath.Join(c.Dir, file))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, &Error{File: index, Tensor: tensor, Field: "weight_map", Reason: "its shard is missing", Got: contents(c.Dir), Want: clip(file), Err: err}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &Error{File: index, Tensor: tensor, Field: "weight_map", Reason: "its shard is missing", Got: contents(c.Dir), Want: clip(file), Err: fs.ErrNotExist}
 	}
 	return f, err
 }

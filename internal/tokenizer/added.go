@@ -124,10 +124,16 @@ func (t *trie) find(out []section, text string, first bool) []section {
 			continue
 		}
 		if token.LStrip {
-			start = max(done, len(strings.TrimRightFunc(text[:start], unicode.IsSpace)))
+			if start >= done {
+				start = done + len(strings.TrimRightFunc(text[done:start], unicode.IsSpace))
+			} else {
+				start = done
+			}
 		}
 		if token.RStrip {
-			stop = len(text) - len(strings.TrimLeftFunc(text[stop:], unicode.IsSpace))
+			if stop = max(stop, done); stop > done { // else the spaces up to done are known already
+				stop = len(text) - len(strings.TrimLeftFunc(text[stop:], unicode.IsSpace))
+			}
 		}
 		rest(done, start)
 		if start < stop { // else the token before has taken all of its spaces

@@ -73,6 +73,7 @@ func TestRefusals(t *testing.T) {
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, "tokenizer.json", e.File)
 			require.Contains(t, err.Error(), row.says)
+			t.Log(err)
 			if row.field != "" {
 				require.Equal(t, row.field, e.Field)
 			}

@@ -139,7 +139,7 @@ func (p *parser) vocabulary(t *Tokenizer, added []addedToken) {
 	}
 	for _, a := range added {
 		if id, ok := t.ids[a.Content]; ok && id != a.ID {
-			p.fail("added_tokens", fmt.Sprintf("%q has two ids", a.Content), strconv.Itoa(int(a.ID)), strconv.Itoa(int(id)))
+			p.fail("added_tokens", fmt.Sprintf("%q has two ids", a.Content), fmt.Sprintf("%d here and %d in model.vocab", a.ID, id), "one")
 		}
 		if a.ID < 0 {
 			p.fail("added_tokens", "negative id", fmt.Sprintf("%q: %d", a.Content, a.ID), "")
@@ -154,7 +154,7 @@ func (p *parser) vocabulary(t *Tokenizer, added []addedToken) {
 	t.tokens, t.known = make([]string, highest+1), make([]bool, highest+1)
 	for token, id := range t.ids {
 		if t.known[id] {
-			p.fail("model.vocab", fmt.Sprintf("id %d has two tokens", id), strconv.Quote(token), strconv.Quote(t.tokens[id]))
+			p.fail("model.vocab", fmt.Sprintf("id %d has two tokens", id), fmt.Sprintf("%q and %q", t.tokens[id], token), "one")
 		}
 		t.tokens[id], t.known[id] = token, true
 	}

@@ -3,9 +3,11 @@
 //
 // What it does not know is refused when the file is read, by name, never approximated:
 //
-//	checkpoint: m/tokenizer.json: pre_tokenizer.pattern: unknown regular expression: got "\\w+", want one of …
 //	checkpoint: m/tokenizer.json: model.type: unknown model: got "Unigram", want "BPE"
-//	checkpoint: m/tokenizer.json: model.merges: merge 3 makes a token that the vocabulary lacks: got "th", want a token
+//	checkpoint: m/tokenizer.json: normalizer.normalizers[1].type: unknown normalizer: got "Nmt", want one of NFC, NFD, NFKC, NFKD, …
+//	checkpoint: m/tokenizer.json: pre_tokenizer.pattern: unknown regular expression: got "\\w+", want that of GPT-2, GPT-4, GPT-4o, Llama 3, …
+//	checkpoint: m/tokenizer.json: model.merges: merge 0 has or makes a token that the vocabulary lacks: got "ab", want a token of the vocabulary
+//	checkpoint: m/tokenizer.json: model.vocab: ids too sparse: got id 2000000000 among 1 tokens, want at most 65540
 package tokenizer
 
 import (
