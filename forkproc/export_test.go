@@ -4,3 +4,6 @@ import "time"
 
 // Grace replaces the grace between the limits, which is 5 s in an ordinary go test.
 func Grace(d time.Duration) Option { return func(c *config) { c.grace = d } }
+
+// Report leaves it to the test to judge leftovers.
+func Report(c *config) { c.keepQuiet = true }

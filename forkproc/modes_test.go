@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -270,6 +271,7 @@ func TestMain(m *testing.M) {
 	if binaries, err = os.MkdirTemp("", "forkproc"); err != nil {
 		panic(err)
 	}
+	_ = os.Setenv("FORKPROC_ROOT", strconv.Itoa(os.Getpid()))
 	code := m.Run()
 	_ = os.RemoveAll(binaries)
 	os.Exit(code)

@@ -19,6 +19,7 @@ type config struct {
 	waitDelay time.Duration
 	grace     time.Duration // 0: by the deadline
 	accept    []string
+	keepQuiet bool // leftovers are in the outcome only; for tests of this package
 	expect    *Expectation
 }
 

@@ -47,7 +47,7 @@ func (c *child) report(o *Outcome) {
 	} else if o.Status != Passed && o.Status != Skipped {
 		t.Error(c.verdict(o))
 	}
-	if len(o.Leftovers) > 0 {
+	if len(o.Leftovers) > 0 && !c.cfg.keepQuiet {
 		t.Errorf("forkproc: %s: child (pid %d, %s) left behind:\n    %s\n    to accept it: forkproc.Accept(%q)",
 			t.Name(), o.PID, o.Status, strings.Join(o.Leftovers, "\n    "), c.acceptable)
 	}

@@ -1,0 +1,172 @@
+//go:build linux
+
+package forkproc_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/enginetest/enginetest/forkproc"
+)
+
+// rootPID makes names that the parent and its children agree on.
+func rootPID() string { return os.Getenv("FORKPROC_ROOT") }
+
+// inParent registers a cleanup that the children, which run the code above Run too, must not do.
+func inParent(t *testing.T, f func()) {
+	t.Helper()
+	if !forkproc.InChild() {
+		t.Cleanup(f)
+	}
+}
+
+// Each row leaves one thing behind; it must be found and named, and the option must accept it.
+func TestLeftovers(t *testing.T) {
+	shm := fmt.Sprintf("/dev/shm/forkproc-test-%s", rootPID())
+	sock := fmt.Sprintf("forkproc-test-%s.sock", rootPID())
+	inParent(t, func() { _ = os.Remove(shm); _ = os.Remove(sock) })
+	for _, row := range []struct {
+		name   string
+		body   func(*testing.T)
+		want   string
+		accept string
+	}{
+		{"process", func(t *testing.T) { require.NoError(t, exec.Command("sleep", "71").Start()) }, `process \d+ \(sleep 71\), killed now`, "sleep"},
+		{"daemon", func(t *testing.T) {
+			require.NoError(t, exec.Command("setsid", "sh", "-c", "sleep 72 >/dev/null 2>&1 &").Run())
+		}, `process \d+ \(sleep 72\), killed now`, "sleep"},
+		{"server", startServer, `process \d+ \(.*\), listening on tcp 127.0.0.1:\d+, killed now`, "*"},
+		{"shared memory", func(t *testing.T) { require.NoError(t, os.WriteFile(shm, make([]byte, 4096), 0o600)) }, `shared memory ` + shm + ` \(4096 bytes\); to remove it: rm -r ` + shm, "/dev/shm/forkproc-test-*"},
+		{"System V shared memory", func(t *testing.T) {
+			_, err := unix.SysvShmGet(unix.IPC_PRIVATE, 8192, unix.IPC_CREAT|0o600)
+			require.NoError(t, err)
+		}, `System V shared memory \d+ \(8192 bytes, made by pid \d+, attached 0 times\); to remove it: ipcrm -m \d+`, "shm *"},
+		{"socket", func(t *testing.T) {
+			l, err := net.Listen("unix", sock)
+			require.NoError(t, err)
+			l.(*net.UnixListener).SetUnlinkOnClose(false)
+		}, `socket .*` + sock, "*.sock"},
+		{"temporary file", func(t *testing.T) {
+			f, err := os.CreateTemp("", "model-*.bin")
+			require.NoError(t, err)
+			_, _ = f.WriteString("weights")
+		}, `temporary file model-\d+.bin \(7 bytes\), removed now`, "model-*.bin"},
+		{"temporary folder", func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "cache")
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "x"), make([]byte, 20<<10), 0o600))
+		}, `temporary folder cache\d+ \(1 files, 20 KiB\), removed now`, "cache*"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if strings.HasPrefix(row.name, "System V") {
+				t.Cleanup(removeSegments)
+			}
+			o := forkproc.Run(t, row.body, forkproc.WaitDelay(30*time.Millisecond), forkproc.Report)
+			require.Len(t, o.Leftovers, 1)
+			require.Regexp(t, "^"+row.want+"$", o.Leftovers[0])
+			_, _ = os.Remove(shm), os.Remove(sock)
+			o = forkproc.Run(t, row.body, forkproc.WaitDelay(30*time.Millisecond), forkproc.Accept(row.accept))
+			require.Empty(t, o.Leftovers)
+			_, _ = os.Remove(shm), os.Remove(sock)
+		})
+	}
+}
+
+// startServer leaves a process that holds a listening socket.
+func startServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	f, err := l.(*net.TCPListener).File()
+	require.NoError(t, err)
+	cmd := exec.Command("sleep", "73")
+	cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+	require.NoError(t, cmd.Start())
+}
+
+func removeSegments() {
+	b, _ := os.ReadFile("/proc/sysvipc/shm")
+	for line := range strings.Lines(string(b)) {
+		var key, id, perms, size, cpid int
+		if n, _ := fmt.Sscan(line, &key, &id, &perms, &size, &cpid); n == 5 && size == 8192 && syscall.Kill(cpid, 0) != nil {
+			_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
+		}
+	}
+}
+
+// Clean tests of every kind of resource: nothing to report.
+func TestNoLeftovers(t *testing.T) {
+	o := forkproc.Run(t, func(t *testing.T) {
+		require.NoError(t, exec.Command("true").Run())
+		require.NoError(t, os.WriteFile(filepath.Join(t.TempDir(), "f"), nil, 0o600))
+		name := fmt.Sprintf("/dev/shm/forkproc-clean-%s", rootPID())
+		require.NoError(t, os.WriteFile(name, nil, 0o600))
+		require.NoError(t, os.Remove(name))
+		l, err := net.Listen("unix", fmt.Sprintf("forkproc-%s.sock", rootPID()))
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+	})
+	require.Empty(t, o.Leftovers)
+}
+
+// Shared memory that a living process uses is not left over, whoever made it.
+func TestSharedMemoryInUse(t *testing.T) {
+	name := fmt.Sprintf("/dev/shm/forkproc-used-%s", rootPID())
+	inParent(t, func() { _ = os.Remove(name) })
+	opened := make(chan *os.File, 1)
+	go func() {
+		if forkproc.InChild() {
+			return
+		}
+		for range 2000 {
+			if f, err := os.Open(name); err == nil {
+				opened <- f
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+		close(opened)
+	}()
+	o := forkproc.Run(t, func(t *testing.T) {
+		require.NoError(t, os.WriteFile(name, nil, 0o600))
+		time.Sleep(100 * time.Millisecond)
+	})
+	require.Empty(t, o.Leftovers)
+	require.NoError(t, (<-opened).Close())
+}
+
+// A killed child cannot clean up: shared memory counts, its private temporary folder does not.
+func TestLeftoversOfAKilledChild(t *testing.T) {
+	name := fmt.Sprintf("/dev/shm/forkproc-killed-%s", rootPID())
+	inParent(t, func() { _ = os.Remove(name) })
+	o := forkproc.Run(t, func(t *testing.T) {
+		require.NoError(t, os.WriteFile(name, nil, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(t.TempDir(), "f"), nil, 0o600))
+		kill(syscall.SIGKILL)
+	}, forkproc.Expect(forkproc.Killed(syscall.SIGKILL)), forkproc.Report)
+	require.Len(t, o.Leftovers, 1)
+	require.Contains(t, o.Leftovers[0], name)
+}
+
+// A grandchild that holds the output open does not hold up the verdict.
+func TestGrandchildHoldsTheOutput(t *testing.T) {
+	start := time.Now()
+	o := forkproc.Run(t, func(t *testing.T) {
+		cmd := exec.Command("sleep", "74")
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		require.NoError(t, cmd.Start())
+	}, forkproc.WaitDelay(50*time.Millisecond), forkproc.Report)
+	require.Less(t, time.Since(start), 20*time.Second)
+	require.Equal(t, forkproc.Passed, o.Status)
+	require.Len(t, o.Leftovers, 1)
+	require.Contains(t, o.Leftovers[0], "sleep 74")
+}
