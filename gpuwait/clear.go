@@ -123,23 +123,26 @@ func Clear(ctx context.Context, src Source, cond Condition, opts ...Option) (Rep
 	if cond.err != nil {
 		return r, cond.err
 	}
-	if len(cond.bounds) == 0 && cond.settle == 0 && len(cond.each) == 0 {
-		return r, fmt.Errorf("gpuwait: %w: it is empty: use Ratio, Bytes, Delta or Settled", ErrBadCondition)
-	}
 	devices, err := o.devices(src)
 	if err != nil {
 		return r, err
 	}
 	var watches []*watch
 	for _, d := range devices {
-		watches = append(watches, &watch{src: src, device: d, cond: cond.on(d.UUID), o: o, start: r.Started})
+		w := &watch{src: src, device: d, cond: cond.on(d.UUID), o: o, start: r.Started}
+		if w.cond.empty() {
+			return r, fmt.Errorf("gpuwait: %w: none for %s: use Ratio, Bytes, Delta or Settled", ErrBadCondition, d)
+		}
+		watches = append(watches, w)
 	}
 	end := r.Started.Add(o.timeout)
 	for {
 		met := true
 		for _, w := range watches {
 			if err := w.sample(time.Now()); err != nil {
-				return o.report(r, watches, Unmeasurable), err
+				r = o.report(r, watches, Unmeasurable)
+				r.Cause = err.Error()
+				return r, err
 			}
 			met = met && w.clear
 		}

@@ -114,6 +114,11 @@ func TestClear(t *testing.T) {
 			ending: gpuwait.Cleared, trend: gpuwait.TrendClear,
 		},
 		{
+			name:  "settling asked for on one side of Or",
+			steps: []gpuwaittest.Step{full(0, 3*gib)}, cond: gpuwait.Bytes(4 * gib).Or(gpuwait.Settled(time.Second, 0)),
+			ending: gpuwait.Cleared, trend: gpuwait.TrendClear, elapsed: time.Second,
+		},
+		{
 			name: "a condition of its own for one device", steps: []gpuwaittest.Step{full(0, 3*gib)}, cond: gpuwait.Bytes(0).For("GPU-1a2b", gpuwait.Bytes(4*gib)),
 			ending: gpuwait.Cleared, trend: gpuwait.TrendClear,
 		},
@@ -217,6 +222,7 @@ func TestClearCannotMeasure(t *testing.T) {
 				require.ErrorIs(t, err, gpuwait.ErrCannotMeasure, "never 0")
 				require.NotErrorIs(t, err, gpuwait.ErrNotClear)
 				assert.Equal(t, gpuwait.Unmeasurable, r.Ending)
+				assert.Equal(t, err.Error(), r.String())
 				assert.Contains(t, err.Error(), tc.says)
 			})
 		})
@@ -234,9 +240,10 @@ func TestClearRefusesNonsense(t *testing.T) {
 		"no settle time": gpuwait.Settled(0, 1),
 		"in Or":          gpuwait.Ratio(0.1).Or(gpuwait.Ratio(2)),
 		"in For":         gpuwait.Ratio(0.1).For("GPU-1a2b", gpuwait.Bytes(-1)),
+		"For another":    gpuwait.Condition{}.For("GPU-other", gpuwait.Bytes(1)),
 	} {
 		_, err := gpuwait.Clear(t.Context(), src, cond, everything)
-		assert.Error(t, err, name)
+		assert.ErrorIs(t, err, gpuwait.ErrBadCondition, name)
 	}
 	_, err := gpuwait.Clear(t.Context(), src, gpuwait.Delta(gpuwait.Baseline{}, 0), everything)
 	require.ErrorIs(t, err, gpuwait.ErrNoDevice, "a device that the baseline has not seen")

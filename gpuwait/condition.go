@@ -78,9 +78,12 @@ func (c Condition) Settled(d time.Duration, slack int64) Condition {
 	return c
 }
 
-// Or makes the larger of the two bounds count.
+// Or makes the larger of the two bounds count; settling that either asks for stays asked for.
 func (c Condition) Or(o Condition) Condition {
 	c.bounds = append(slices.Clone(c.bounds), o.bounds...)
+	if c.settle == 0 {
+		c.settle, c.slack = o.settle, o.slack
+	}
 	if c.err == nil {
 		c.err = o.err
 	}
@@ -99,6 +102,8 @@ func (c Condition) For(uuid string, o Condition) Condition {
 	}
 	return c
 }
+
+func (c Condition) empty() bool { return len(c.bounds) == 0 && c.settle == 0 }
 
 func (c Condition) on(uuid string) Condition {
 	if o, ok := c.each[uuid]; ok {

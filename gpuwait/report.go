@@ -25,7 +25,7 @@ type Report struct {
 	Ending    Ending         `json:"ending"`
 	Started   time.Time      `json:"started"`
 	Elapsed   time.Duration  `json:"elapsed"`
-	Cause     string         `json:"cause,omitempty"` // of a cancellation
+	Cause     string         `json:"cause,omitempty"` // of Cancelled and Unmeasurable
 	Reproduce string         `json:"reproduce,omitempty"`
 	Devices   []DeviceReport `json:"devices"`
 }
@@ -107,11 +107,13 @@ func (r Report) String() string {
 		}
 		return b.String()
 	}
+	if r.Ending == Unmeasurable {
+		return r.Cause
+	}
 	for _, d := range r.Devices {
-		if d.Clear {
-			continue
+		if !d.Clear {
+			d.write(&b, r)
 		}
-		d.write(&b, r)
 	}
 	switch r.Ending {
 	case Held:
@@ -145,7 +147,7 @@ func (d DeviceReport) write(b *strings.Builder, r Report) {
 	for _, p := range d.Holders {
 		fmt.Fprintf(b, "    %10s  %s\n", p.bytes(), p)
 	}
-	if d.Unattributed > 0 || d.Memory.WithReserve || d.Memory.Reserved > 0 {
+	if d.Unattributed > 0 {
 		fmt.Fprintf(b, "    %10s  unattributed (%s)\n", size(d.Unattributed), d.rest())
 	}
 	if d.Lease != nil {

@@ -87,6 +87,9 @@ func (w *watch) trend(now time.Time) Trend {
 func (d DeviceReport) advice() string {
 	switch d.Trend {
 	case TrendHeld:
+		if d.Unchanged < 5*time.Second {
+			return "its holders live, and have not let go yet"
+		}
 		return "unchanged while its holders live: waiting longer will not help; end them, or find out why their owner did not"
 	case TrendFalling:
 		return "still falling: the wait was too short, not the memory stuck"
