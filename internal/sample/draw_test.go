@@ -261,3 +261,31 @@ func TestSelectionAgreesWithSorting(t *testing.T) {
 		require.Equal(t, want, crossing(items, target))
 	}
 }
+
+// TestNucleusShortCut: leaving the tail out early keeps the same tokens, ties and extremes included.
+func TestNucleusShortCut(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 4))
+	for i := range 2000 {
+		row := normal(1+rng.IntN(400), uint64(i), []float64{0, 0.01, 1, 5, 30}[i%5])
+		if i%3 == 0 {
+			for j := range row {
+				row[j] = float32(math.Round(float64(row[j])*2) / 2)
+			}
+		}
+		p, temperature := []float64{1e-6, 0.3, 0.5, 0.9, 0.999, 0.9999999}[i%6], float32(0.1+rng.Float64())
+		_, top := argmax(row)
+		var whole, short support
+		whole.gather(row, temperature, negInf)
+		whole.topP(p)
+		short.gatherNucleus(row, temperature, top, p)
+		short.topP(p)
+		require.ElementsMatch(t, ids(whole), ids(short))
+	}
+}
+
+func ids(s support) (out []int32) {
+	for _, t := range s.items {
+		out = append(out, t.id)
+	}
+	return out
+}

@@ -104,33 +104,46 @@ func (s *Sampler) edit(st *State, row []float32) {
 
 // race draws by chance. What top-k and min-p keep does not depend on their order, so a small top-k goes first and leaves little for the rest.
 func (s *Sampler) race(p *Params, row []float32, top int32, n noise) int32 {
-	t, u := float32(p.Temperature), &s.support
-	cuts := p.TopK > 0 && p.TopK < len(row) || p.TopP > 0 && p.TopP < 1 || p.MinP > 0 || p.TypicalP > 0 && p.TypicalP < 1 || p.EpsilonCutoff > 0
-	if z := row[top] / t; !cuts && z >= -math.MaxFloat32 && z <= math.MaxFloat32 {
+	var (
+		t, u    = float32(p.Temperature), &s.support
+		nucleus = p.TopP > 0 && p.TopP < 1
+		typical = p.TypicalP > 0 && p.TypicalP < 1
+		ordered = typical || p.EpsilonCutoff > 0 // these need the whole distribution
+		topK    = p.TopK > 0 && p.TopK < len(row)
+		z       = row[top] / t
+		finite  = z >= -math.MaxFloat32 && z <= math.MaxFloat32
+	)
+	floor := negInf // what is below cannot be kept
+	if p.MinP > 0 {
+		floor = float32(float64(z) + math.Log(p.MinP) - 1e-3)
+	}
+	if topK && p.TopK <= heapLimit && !ordered {
+		floor, topK = max(floor, u.kthLargest(row, p.TopK)/t), false
+	}
+	switch all := finite && !ordered && !topK && floor == negInf; {
+	case all && !nucleus:
 		return drawRow(row, t, top, n)
+	case all:
+		u.gatherNucleus(row, t, row[top], p.TopP)
+	default:
+		u.gather(row, t, floor)
 	}
-	floor := negInf
-	ordered := p.TypicalP > 0 && p.TypicalP < 1 || p.EpsilonCutoff > 0
-	if p.TopK > 0 && p.TopK <= heapLimit && !ordered {
-		floor = u.kthLargest(row, p.TopK) / t
-	}
-	u.gather(row, t, floor)
 	if len(u.items) == 0 {
 		return top // so low a temperature that every logit overflows
 	}
 	if p.MinP > 0 {
 		u.minP(p.MinP)
 	}
-	if p.TypicalP > 0 && p.TypicalP < 1 {
+	if typical {
 		u.typicalP(p.TypicalP)
 	}
 	if p.EpsilonCutoff > 0 {
 		u.epsilon(p.EpsilonCutoff)
 	}
-	if p.TopK > heapLimit || ordered {
+	if topK {
 		u.topK(p.TopK)
 	}
-	if p.TopP > 0 {
+	if nucleus {
 		u.topP(p.TopP)
 	}
 	return drawItems(u.items, n)
@@ -145,7 +158,7 @@ func (s *Sampler) noToken(row []float32) error {
 		}
 	}
 	byModel = len(row) - nan
-	var parts []string
+	parts := []string{fmt.Sprintf("of %d tokens", len(row))}
 	for _, m := range s.masks {
 		parts = append(parts, fmt.Sprintf("%s masked %d", m.by, m.n))
 		byModel -= m.n
@@ -156,5 +169,5 @@ func (s *Sampler) noToken(row []float32) error {
 	if nan > 0 {
 		parts = append(parts, fmt.Sprintf("%d are NaN", nan))
 	}
-	return fmt.Errorf("%w: of %d tokens, %s", ErrNoToken, len(row), strings.Join(parts, ", "))
+	return fmt.Errorf("%w: %s", ErrNoToken, strings.Join(parts, ", "))
 }

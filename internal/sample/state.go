@@ -1,7 +1,8 @@
 package sample
 
 // State is one sequence's sampler: its parameters, its prompt and what it has put out so far. The engine appends to Output; what penalties and
-// n-grams need to know about the tokens is kept up to date from there, one map access a token. A State belongs to one goroutine at a time.
+// n-grams need to know about the tokens is kept up to date from there at each draw, one map access a token. An engine that takes tokens back
+// makes a new State. A State belongs to one goroutine at a time.
 type State struct {
 	Params Params
 	Prompt []int32
@@ -30,16 +31,12 @@ func (s *State) at(i int) int32 {
 	return s.Output[i-len(s.Prompt)]
 }
 
-// count takes up the tokens that came since the last call. Tokens that were taken back (a rejected draft) start the count anew.
+// count takes up the tokens that came since the last call.
 func (s *State) count() []tokenCount {
-	n := s.length()
-	if n < s.counted {
-		s.counted, s.index, s.tokens = 0, nil, s.tokens[:0]
-	}
 	if s.index == nil {
 		s.index = map[int32]int32{}
 	}
-	for ; s.counted < n; s.counted++ {
+	for ; s.counted < s.length(); s.counted++ {
 		id := s.at(s.counted)
 		k, ok := s.index[id]
 		if !ok {
@@ -56,8 +53,7 @@ func (s *State) count() []tokenCount {
 
 // ngramIndex finds earlier places of a sequence's last n-1 tokens: chains of positions with the same hash.
 type ngramIndex struct {
-	size  int
-	heads map[uint64]int32 // hash of size-1 tokens -> the last position that follows them
+	heads map[uint64]int32 // hash of n-1 tokens -> the last position that follows them
 	prev  []int32          // for each position, the one before it in its chain, or -1
 }
 
@@ -67,8 +63,8 @@ func (s *State) followers(n int, f func(id int32)) {
 	if length+1 < n {
 		return
 	}
-	if x.heads == nil || x.size != n || length < len(x.prev) {
-		*x = ngramIndex{size: n, heads: map[uint64]int32{}}
+	if x.heads == nil {
+		x.heads = map[uint64]int32{}
 	}
 	for i := len(x.prev); i < length; i++ {
 		last := int32(-1)

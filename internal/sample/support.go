@@ -5,6 +5,7 @@ import "math"
 // support is the tokens that can still be drawn, with their logits: the processors of this file thin it out. Its order means nothing.
 type support struct {
 	items []item
+	total float64   // the mass of all tokens, when gatherNucleus left some out; else 0
 	heap  []float32 // scratch of kthLargest
 }
 
@@ -19,7 +20,7 @@ type item struct {
 // gather fills the support with the tokens of a row whose logit, divided by the temperature, is at least floor. NaN is never drawn; +Inf
 // leaves nothing but the tokens that have it.
 func (s *support) gather(row []float32, temperature, floor float32) {
-	s.items = s.items[:0]
+	s.items, s.total = s.items[:0], 0
 	for i, x := range row {
 		if z := x / temperature; z >= floor && z > negInf {
 			s.items = append(s.items, item{id: int32(i), z: z})
@@ -31,6 +32,18 @@ func (s *support) gather(row []float32, temperature, floor float32) {
 			s.items[i].z = 0
 		}
 	}
+}
+
+// gatherNucleus gathers for topP without the tail that cannot be kept: all tokens with less than (1-p)/len(row) of the probability have less than
+// 1-p together. Of a large vocabulary few are left.
+func (s *support) gatherNucleus(row []float32, temperature float32, top float32, p float64) {
+	z, total := top/temperature, 0.0
+	for _, x := range row {
+		total += float64(expNeg(x/temperature - z))
+	}
+	floor := float64(z) + math.Log((1-p)*total/float64(len(row))) - 1e-3 // a little less, for rounding
+	s.gather(row, temperature, float32(floor))
+	s.total = total
 }
 
 // keep drops the items that f refuses.
@@ -123,7 +136,7 @@ func (s *support) topP(p float64) {
 	if len(s.items) < 2 || p >= 1 {
 		return
 	}
-	sum := s.weigh()
+	sum := max(s.weigh(), s.total)
 	for i := range s.items {
 		s.items[i].key = -s.items[i].z
 	}
