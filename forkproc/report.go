@@ -18,7 +18,7 @@ func (c *child) outcome() Outcome {
 		ExitCode: f.exitCode, Signal: f.signal, Phase: f.phase(), Tests: c.replay.tests, PID: c.pid,
 		Tail: strings.Join(c.replay.tail, "\n"),
 	}
-	f.limit = c.limits.child
+	f.limit = c.limits.child.Round(time.Millisecond)
 	if o.Status, o.Reason = f.judge(); o.Status != Passed && o.Status != Skipped {
 		o.During = f.running
 	}

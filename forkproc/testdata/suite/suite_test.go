@@ -1,9 +1,11 @@
 package suite
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"strings"
 	"syscall"
 	"testing"
@@ -169,3 +171,14 @@ func TestArgs(t *testing.T) {
 		})
 	})
 }
+
+func TestHang(t *testing.T) {
+	if os.Getenv("SUITE_HANG") == "" {
+		t.Skip("it hangs")
+	}
+	forkproc.Run(t, func(*testing.T) {
+		pprof.Do(context.Background(), pprof.Labels("request", "42"), func(context.Context) { hang() })
+	})
+}
+
+func hang() { select {} }
