@@ -100,7 +100,7 @@ func Attention(p *Pool, dst, q []float32, a AttnParams, c KVCache, seqs []AttnSe
 			}
 		}
 	}
-	at := &attention{p: p, dst: dst, q: q, AttnParams: a, c: c, group: group, stride: group*step*(c.HeadDim+2) + segment*group*step}
+	at := &attention{p: p, dst: dst, q: q, AttnParams: a, c: c, group: group, stride: group * step * (2*c.HeadDim + 2 + segment)}
 	if len(items) < 3*p.threads && parts > len(items) {
 		at.split(items, parts)
 		return
@@ -143,7 +143,7 @@ type attention struct {
 	dst, q []float32
 	c      KVCache
 	group  int
-	stride int // of a partial result: outputs, maxima and sums of a tile, then room for its scores
+	stride int // of a partial result: outputs, maxima and sums of a tile, then room for its queries and scores
 }
 
 // split works on the segments of few items at the same time, then adds them up.
@@ -172,8 +172,8 @@ func (at *attention) split(items []attnItem, parts int) {
 	}
 }
 
-// partial views a buffer as the outputs, maxima, sums and scores of a tile.
-func (at *attention) partial(it attnItem, buf []float32) (out, top, sum, scores []float32) {
+// partial views a buffer as the outputs, maxima and sums of a tile, and the room behind them.
+func (at *attention) partial(it attnItem, buf []float32) (out, top, sum, room []float32) {
 	n := it.rows * at.group
 	out, buf = buf[:n*at.c.HeadDim], buf[n*at.c.HeadDim:]
 	return out, buf[:n], buf[n : 2*n], buf[2*n:]
@@ -181,21 +181,17 @@ func (at *attention) partial(it attnItem, buf []float32) (out, top, sum, scores 
 
 // segment computes the partial result of a tile over one segment: Σ exp(score - top)·v, top, and Σ exp(score - top), for every query vector.
 func (at *attention) segment(it attnItem, seg int, buf []float32) {
-	out, top, sum, scores := at.partial(it, buf)
+	out, top, sum, room := at.partial(it, buf)
 	clear(out)
-	k, d := at.p.k, at.c.HeadDim
-	first := it.seq.Context - it.seq.Len + it.row // position of the tile's first row
-	lo := max(seg*segment, firstSeen(first, at.Window))
-	hi := min((seg+1)*segment, first+it.rows)
-	at.runs(it, lo, hi, func(from, n, i int) {
-		for r := range it.rows { // a row's heads of this KV head lie together in q
-			qv := &at.q[((it.seq.Start+it.row+r)*at.Heads+it.head*at.group)*d]
-			k.tile(F32, at.group, n, &scores[r*at.group*segment+from-lo], segment, qv, d, unsafe.Pointer(&at.c.K[i]), d, d)
-		}
+	k, d, n := at.p.k, at.c.HeadDim, it.rows*at.group
+	q, scores := at.queries(it, room), room[n*d:]
+	lo := max(seg*segment, at.sees(it, 0))
+	hi := min((seg+1)*segment, at.pos(it, n-1)+1)
+	at.runs(it, lo, hi, func(from, length, i int) {
+		k.tile(F32, n, length, &scores[from-lo], segment, q, d, unsafe.Pointer(&at.c.K[i]), d, d)
 	})
-	for v := range it.rows * at.group {
-		pos := first + v/at.group
-		a, b := max(lo, firstSeen(pos, at.Window)), min(hi, pos+1)
+	for v := range n {
+		a, b := max(lo, at.sees(it, v)), min(hi, at.pos(it, v)+1)
 		if a >= b {
 			top[v], sum[v] = float32(math.Inf(-1)), 0
 			continue
@@ -210,15 +206,47 @@ func (at *attention) segment(it attnItem, seg int, buf []float32) {
 		top[v] = k.max(s)
 		sum[v] = k.expSum(s, top[v])
 	}
-	at.runs(it, lo, hi, func(from, n, i int) {
-		for v := range it.rows * at.group {
-			pos := first + v/at.group
-			a, b := max(from, firstSeen(pos, at.Window)), min(from+n, pos+1)
+	at.runs(it, lo, hi, func(from, length, i int) {
+		add := func(v, rows, a, b int) { // rows vectors from v on, positions [a, b)
 			if a < b {
-				k.weighted(out[v*d:(v+1)*d], scores[v*segment+a-lo:v*segment+b-lo], &at.c.V[i+(a-from)*d])
+				k.weighted(rows, &out[v*d], d, &scores[v*segment+a-lo], segment, b-a, &at.c.V[i+(a-from)*d])
+			}
+		}
+		for v := 0; v < n; v += 4 {
+			rows := min(4, n-v)
+			last := v + rows - 1
+			// All of them see [a, b); what only some see comes before and after it.
+			a, b := min(max(from, at.sees(it, last)), from+length), min(from+length, at.pos(it, v)+1)
+			b = max(a, b)
+			for r := v; r <= last; r++ {
+				add(r, 1, max(from, at.sees(it, r)), min(a, at.pos(it, r)+1))
+			}
+			add(v, rows, a, b)
+			for r := v; r <= last; r++ {
+				add(r, 1, max(b, at.sees(it, r)), min(from+length, at.pos(it, r)+1))
 			}
 		}
 	})
+}
+
+// pos is the position of a query vector of a tile, sees the first position that it sees.
+func (at *attention) pos(it attnItem, v int) int {
+	return it.seq.Context - it.seq.Len + it.row + v/at.group
+}
+
+func (at *attention) sees(it attnItem, v int) int { return firstSeen(at.pos(it, v), at.Window) }
+
+// queries puts the query vectors of a tile beside each other; those of one row lie so already.
+func (at *attention) queries(it attnItem, room []float32) *float32 {
+	width := at.group * at.c.HeadDim
+	from := ((it.seq.Start+it.row)*at.Heads + it.head*at.group) * at.c.HeadDim
+	if it.rows == 1 {
+		return &at.q[from]
+	}
+	for r := range it.rows {
+		copy(room[r*width:(r+1)*width], at.q[from+r*at.Heads*at.c.HeadDim:])
+	}
+	return &room[0]
 }
 
 // runs calls f for the stretches of positions [lo, hi) that lie in one block: first position, length, index of its vector in the cache.

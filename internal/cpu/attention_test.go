@@ -94,6 +94,8 @@ func TestAttentionAgainstFloat64(t *testing.T) {
 		{"mixed batch", 4, 1, 16, 16, 0, 0, []seq{{5, 1}, {300, 1}, {64, 64}, {257, 2}, {90, 10}}},
 		{"many rows over two segments", 2, 2, 24, 16, 0, 0, []seq{{280, 280}}},
 		{"odd head and block", 6, 3, 40, 7, 0, 0, []seq{{50, 50}, {513, 3}}},
+		{"heads that fill no vector", 4, 2, 6, 16, 0, 0, []seq{{40, 40}}},
+		{"heads with a rest", 4, 2, 20, 16, 0, 0, []seq{{40, 40}, {300, 1}}},
 		{"one position a block", 2, 1, 8, 1, 0, 0, []seq{{20, 4}}},
 		{"blocks larger than a segment", 2, 1, 72, 400, 0, 0, []seq{{700, 5}}},
 		{"widest head", 2, 1, 256, 32, 0, 0, []seq{{70, 9}}},

@@ -127,11 +127,19 @@ func halfToFloat(h uint16) float32 {
 	return math.Float32frombits(sign | (exp+112)<<23 | frac<<13)
 }
 
-func weightedGeneric(acc, p []float32, v *float32) {
-	for t, s := range p {
-		row := unsafe.Slice(at(v, t*len(acc)), len(acc))
-		for d := range acc {
-			acc[d] += s * row[d]
+func weightedGeneric(rows int, acc *float32, d int, p *float32, ldp, n int, v *float32) {
+	weightedFrom(0, rows, acc, d, p, ldp, n, v)
+}
+
+// weightedFrom does the elements of each row from the given one on.
+func weightedFrom(from, rows int, acc *float32, d int, p *float32, ldp, n int, v *float32) {
+	for r := range rows {
+		sum := unsafe.Slice(at(acc, r*d+from), d-from)
+		for t, s := range unsafe.Slice(at(p, r*ldp), n) {
+			row := unsafe.Slice(at(v, t*d+from), d-from)
+			for i := range sum {
+				sum[i] += s * row[i]
+			}
 		}
 	}
 }

@@ -9,8 +9,8 @@ type kernels struct {
 	tile func(t DType, m, n int, c *float32, ldc int, a *float32, lda int, w unsafe.Pointer, ldw, k int)
 	// convert widens len(dst) weights to float32, exactly.
 	convert func(t DType, dst []float32, src unsafe.Pointer)
-	// weighted adds Σ p[t]·v[t*len(acc)+d] to acc[d], t in order.
-	weighted func(acc, p []float32, v *float32)
+	// weighted adds Σ p[r*ldp+t]·v[t*d+i] over t < n, in order, to acc[r*d+i], for r < rows and i < d.
+	weighted func(rows int, acc *float32, d int, p *float32, ldp, n int, v *float32)
 	// expSum replaces x[i] by exp(x[i]-shift) and gives their sum. x[i] ≤ shift.
 	expSum func(x []float32, shift float32) float32
 	max    func(x []float32) float32

@@ -1207,40 +1207,36 @@ rest2:
 	VZEROUPPER
 	RET
 
-// func weightedAVX2(acc *float32, d uintptr, p *float32, n uintptr, v *float32)
+// func weighted1AVX2(acc *float32, d uintptr, p *float32, ldp uintptr, n uintptr, v *float32)
 // Requires: AVX, FMA3
-TEXT ·weightedAVX2(SB), NOSPLIT, $0-40
+TEXT ·weighted1AVX2(SB), NOSPLIT, $0-48
 	MOVQ acc+0(FP), AX
-	MOVQ d+8(FP), CX
-	MOVQ v+32(FP), DX
-	MOVQ CX, BX
+	MOVQ v+40(FP), CX
+	MOVQ d+8(FP), DX
+	MOVQ DX, BX
 	SHLQ $0x02, BX
 
 wide:
-	CMPQ    CX, $0x40
+	CMPQ    DX, $0x00000020
 	JB      narrow
 	MOVQ    p+16(FP), SI
-	MOVQ    n+24(FP), DI
-	MOVQ    DX, R8
+	MOVQ    n+32(FP), DI
+	MOVQ    CX, R8
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
 	VMOVUPS 96(AX), Y3
-	VMOVUPS 128(AX), Y4
-	VMOVUPS 160(AX), Y5
-	VMOVUPS 192(AX), Y6
-	VMOVUPS 224(AX), Y7
 
 wideloop:
+	VMOVUPS      (R8), Y4
+	VMOVUPS      32(R8), Y5
+	VMOVUPS      64(R8), Y6
+	VMOVUPS      96(R8), Y7
 	VBROADCASTSS (SI), Y8
-	VFMADD231PS  (R8), Y8, Y0
-	VFMADD231PS  32(R8), Y8, Y1
-	VFMADD231PS  64(R8), Y8, Y2
-	VFMADD231PS  96(R8), Y8, Y3
-	VFMADD231PS  128(R8), Y8, Y4
-	VFMADD231PS  160(R8), Y8, Y5
-	VFMADD231PS  192(R8), Y8, Y6
-	VFMADD231PS  224(R8), Y8, Y7
+	VFMADD231PS  Y4, Y8, Y0
+	VFMADD231PS  Y5, Y8, Y1
+	VFMADD231PS  Y6, Y8, Y2
+	VFMADD231PS  Y7, Y8, Y3
 	ADDQ         BX, R8
 	ADDQ         $0x04, SI
 	DECQ         DI
@@ -1249,34 +1245,128 @@ wideloop:
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, 64(AX)
 	VMOVUPS      Y3, 96(AX)
-	VMOVUPS      Y4, 128(AX)
-	VMOVUPS      Y5, 160(AX)
-	VMOVUPS      Y6, 192(AX)
-	VMOVUPS      Y7, 224(AX)
-	ADDQ         $0x00000100, AX
-	ADDQ         $0x00000100, DX
-	SUBQ         $0x00000040, CX
+	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000080, CX
+	SUBQ         $0x00000020, DX
 	JMP          wide
 
 narrow:
-	CMPQ    CX, $0x00000008
+	CMPQ    DX, $0x00000008
 	JB      rest
 	MOVQ    p+16(FP), SI
-	MOVQ    n+24(FP), DI
-	MOVQ    DX, R8
+	MOVQ    n+32(FP), DI
+	MOVQ    CX, R8
 	VMOVUPS (AX), Y0
 
 narrowloop:
-	VBROADCASTSS (SI), Y1
-	VFMADD231PS  (R8), Y1, Y0
+	VMOVUPS      (R8), Y1
+	VBROADCASTSS (SI), Y2
+	VFMADD231PS  Y1, Y2, Y0
 	ADDQ         BX, R8
 	ADDQ         $0x04, SI
 	DECQ         DI
 	JNE          narrowloop
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
-	ADDQ         $0x00000020, DX
-	SUBQ         $0x00000008, CX
+	ADDQ         $0x00000020, CX
+	SUBQ         $0x00000008, DX
+	JMP          narrow
+
+rest:
+	VZEROUPPER
+	RET
+
+// func weighted4AVX2(acc *float32, d uintptr, p *float32, ldp uintptr, n uintptr, v *float32)
+// Requires: AVX, FMA3
+TEXT ·weighted4AVX2(SB), NOSPLIT, $0-48
+	MOVQ acc+0(FP), AX
+	MOVQ v+40(FP), CX
+	MOVQ d+8(FP), DX
+	MOVQ DX, BX
+	SHLQ $0x02, BX
+	MOVQ ldp+24(FP), SI
+	LEAQ (SI)(SI*2), DI
+	LEAQ (BX)(BX*2), R8
+
+wide:
+	CMPQ    DX, $0x00000010
+	JB      narrow
+	MOVQ    p+16(FP), R9
+	MOVQ    n+32(FP), R10
+	MOVQ    CX, R11
+	VMOVUPS (AX), Y0
+	VMOVUPS 32(AX), Y1
+	VMOVUPS (AX)(BX*1), Y2
+	VMOVUPS 32(AX)(BX*1), Y3
+	VMOVUPS (AX)(BX*2), Y4
+	VMOVUPS 32(AX)(BX*2), Y5
+	VMOVUPS (AX)(R8*1), Y6
+	VMOVUPS 32(AX)(R8*1), Y7
+
+wideloop:
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R9), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS (R9)(SI*1), Y10
+	VFMADD231PS  Y8, Y10, Y2
+	VFMADD231PS  Y9, Y10, Y3
+	VBROADCASTSS (R9)(SI*2), Y10
+	VFMADD231PS  Y8, Y10, Y4
+	VFMADD231PS  Y9, Y10, Y5
+	VBROADCASTSS (R9)(DI*1), Y10
+	VFMADD231PS  Y8, Y10, Y6
+	VFMADD231PS  Y9, Y10, Y7
+	ADDQ         BX, R11
+	ADDQ         $0x04, R9
+	DECQ         R10
+	JNE          wideloop
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, (AX)(BX*1)
+	VMOVUPS      Y3, 32(AX)(BX*1)
+	VMOVUPS      Y4, (AX)(BX*2)
+	VMOVUPS      Y5, 32(AX)(BX*2)
+	VMOVUPS      Y6, (AX)(R8*1)
+	VMOVUPS      Y7, 32(AX)(R8*1)
+	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000040, CX
+	SUBQ         $0x00000010, DX
+	JMP          wide
+
+narrow:
+	CMPQ    DX, $0x00000008
+	JB      rest
+	MOVQ    p+16(FP), R9
+	MOVQ    n+32(FP), R10
+	MOVQ    CX, R11
+	VMOVUPS (AX), Y0
+	VMOVUPS (AX)(BX*1), Y1
+	VMOVUPS (AX)(BX*2), Y2
+	VMOVUPS (AX)(R8*1), Y3
+
+narrowloop:
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R9), Y5
+	VFMADD231PS  Y4, Y5, Y0
+	VBROADCASTSS (R9)(SI*1), Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS (R9)(SI*2), Y5
+	VFMADD231PS  Y4, Y5, Y2
+	VBROADCASTSS (R9)(DI*1), Y5
+	VFMADD231PS  Y4, Y5, Y3
+	ADDQ         BX, R11
+	ADDQ         $0x04, R9
+	DECQ         R10
+	JNE          narrowloop
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, (AX)(BX*1)
+	VMOVUPS      Y2, (AX)(BX*2)
+	VMOVUPS      Y3, (AX)(R8*1)
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x00000020, CX
+	SUBQ         $0x00000008, DX
 	JMP          narrow
 
 rest:
@@ -4059,32 +4149,36 @@ done13:
 	VZEROUPPER
 	RET
 
-// func weightedAVX512(acc *float32, d uintptr, p *float32, n uintptr, v *float32)
+// func weighted1AVX512(acc *float32, d uintptr, p *float32, ldp uintptr, n uintptr, v *float32)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·weightedAVX512(SB), NOSPLIT, $0-40
+TEXT ·weighted1AVX512(SB), NOSPLIT, $0-48
 	MOVQ acc+0(FP), AX
-	MOVQ d+8(FP), CX
-	MOVQ v+32(FP), DX
-	MOVQ CX, BX
+	MOVQ v+40(FP), CX
+	MOVQ d+8(FP), DX
+	MOVQ DX, BX
 	SHLQ $0x02, BX
 
 wide:
-	CMPQ    CX, $0x40
+	CMPQ    DX, $0x00000040
 	JB      narrow
 	MOVQ    p+16(FP), SI
-	MOVQ    n+24(FP), DI
-	MOVQ    DX, R8
+	MOVQ    n+32(FP), DI
+	MOVQ    CX, R8
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
 	VMOVUPS 192(AX), Z3
 
 wideloop:
-	VBROADCASTSS (SI), Z4
-	VFMADD231PS  (R8), Z4, Z0
-	VFMADD231PS  64(R8), Z4, Z1
-	VFMADD231PS  128(R8), Z4, Z2
-	VFMADD231PS  192(R8), Z4, Z3
+	VMOVUPS      (R8), Z4
+	VMOVUPS      64(R8), Z5
+	VMOVUPS      128(R8), Z6
+	VMOVUPS      192(R8), Z7
+	VBROADCASTSS (SI), Z8
+	VFMADD231PS  Z4, Z8, Z0
+	VFMADD231PS  Z5, Z8, Z1
+	VFMADD231PS  Z6, Z8, Z2
+	VFMADD231PS  Z7, Z8, Z3
 	ADDQ         BX, R8
 	ADDQ         $0x04, SI
 	DECQ         DI
@@ -4094,54 +4188,214 @@ wideloop:
 	VMOVUPS      Z2, 128(AX)
 	VMOVUPS      Z3, 192(AX)
 	ADDQ         $0x00000100, AX
-	ADDQ         $0x00000100, DX
-	SUBQ         $0x00000040, CX
+	ADDQ         $0x00000100, CX
+	SUBQ         $0x00000040, DX
 	JMP          wide
 
 narrow:
-	CMPQ    CX, $0x00000010
+	CMPQ    DX, $0x00000010
 	JB      rest
 	MOVQ    p+16(FP), SI
-	MOVQ    n+24(FP), DI
-	MOVQ    DX, R8
+	MOVQ    n+32(FP), DI
+	MOVQ    CX, R8
 	VMOVUPS (AX), Z0
 
 narrowloop:
-	VBROADCASTSS (SI), Z1
-	VFMADD231PS  (R8), Z1, Z0
+	VMOVUPS      (R8), Z1
+	VBROADCASTSS (SI), Z2
+	VFMADD231PS  Z1, Z2, Z0
 	ADDQ         BX, R8
 	ADDQ         $0x04, SI
 	DECQ         DI
 	JNE          narrowloop
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
-	ADDQ         $0x00000040, DX
-	SUBQ         $0x00000010, CX
+	ADDQ         $0x00000040, CX
+	SUBQ         $0x00000010, DX
 	JMP          narrow
 
 rest:
-	TESTQ     CX, CX
+	TESTQ     DX, DX
 	JEQ       done
 	MOVL      $0xffffffff, SI
-	BZHIL     CX, SI, SI
+	BZHIL     DX, SI, SI
 	KMOVW     SI, K1
 	MOVQ      p+16(FP), SI
-	MOVQ      n+24(FP), DI
-	MOVQ      DX, R8
+	MOVQ      n+32(FP), DI
+	MOVQ      CX, R8
 	VMOVUPS.Z (AX), K1, Z0
 
 restloop:
-	VBROADCASTSS (SI), Z1
-	VMOVUPS.Z    (R8), K1, Z2
-	VFMADD231PS  Z2, Z1, Z0
+	VMOVUPS.Z    (R8), K1, Z1
+	VBROADCASTSS (SI), Z2
+	VFMADD231PS  Z1, Z2, Z0
 	ADDQ         BX, R8
 	ADDQ         $0x04, SI
 	DECQ         DI
 	JNE          restloop
 	VMOVUPS      Z0, K1, (AX)
 	ADDQ         $0x00000040, AX
-	ADDQ         $0x00000040, DX
-	SUBQ         $0x00000010, CX
+	ADDQ         $0x00000040, CX
+	SUBQ         $0x00000010, DX
+
+done:
+	VZEROUPPER
+	RET
+
+// func weighted4AVX512(acc *float32, d uintptr, p *float32, ldp uintptr, n uintptr, v *float32)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·weighted4AVX512(SB), NOSPLIT, $0-48
+	MOVQ acc+0(FP), AX
+	MOVQ v+40(FP), CX
+	MOVQ d+8(FP), DX
+	MOVQ DX, BX
+	SHLQ $0x02, BX
+	MOVQ ldp+24(FP), SI
+	LEAQ (SI)(SI*2), DI
+	LEAQ (BX)(BX*2), R8
+
+wide:
+	CMPQ    DX, $0x00000040
+	JB      narrow
+	MOVQ    p+16(FP), R9
+	MOVQ    n+32(FP), R10
+	MOVQ    CX, R11
+	VMOVUPS (AX), Z0
+	VMOVUPS 64(AX), Z1
+	VMOVUPS 128(AX), Z2
+	VMOVUPS 192(AX), Z3
+	VMOVUPS (AX)(BX*1), Z4
+	VMOVUPS 64(AX)(BX*1), Z5
+	VMOVUPS 128(AX)(BX*1), Z6
+	VMOVUPS 192(AX)(BX*1), Z7
+	VMOVUPS (AX)(BX*2), Z8
+	VMOVUPS 64(AX)(BX*2), Z9
+	VMOVUPS 128(AX)(BX*2), Z10
+	VMOVUPS 192(AX)(BX*2), Z11
+	VMOVUPS (AX)(R8*1), Z12
+	VMOVUPS 64(AX)(R8*1), Z13
+	VMOVUPS 128(AX)(R8*1), Z14
+	VMOVUPS 192(AX)(R8*1), Z15
+
+wideloop:
+	VMOVUPS      (R11), Z16
+	VMOVUPS      64(R11), Z17
+	VMOVUPS      128(R11), Z18
+	VMOVUPS      192(R11), Z19
+	VBROADCASTSS (R9), Z20
+	VFMADD231PS  Z16, Z20, Z0
+	VFMADD231PS  Z17, Z20, Z1
+	VFMADD231PS  Z18, Z20, Z2
+	VFMADD231PS  Z19, Z20, Z3
+	VBROADCASTSS (R9)(SI*1), Z20
+	VFMADD231PS  Z16, Z20, Z4
+	VFMADD231PS  Z17, Z20, Z5
+	VFMADD231PS  Z18, Z20, Z6
+	VFMADD231PS  Z19, Z20, Z7
+	VBROADCASTSS (R9)(SI*2), Z20
+	VFMADD231PS  Z16, Z20, Z8
+	VFMADD231PS  Z17, Z20, Z9
+	VFMADD231PS  Z18, Z20, Z10
+	VFMADD231PS  Z19, Z20, Z11
+	VBROADCASTSS (R9)(DI*1), Z20
+	VFMADD231PS  Z16, Z20, Z12
+	VFMADD231PS  Z17, Z20, Z13
+	VFMADD231PS  Z18, Z20, Z14
+	VFMADD231PS  Z19, Z20, Z15
+	ADDQ         BX, R11
+	ADDQ         $0x04, R9
+	DECQ         R10
+	JNE          wideloop
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, 128(AX)
+	VMOVUPS      Z3, 192(AX)
+	VMOVUPS      Z4, (AX)(BX*1)
+	VMOVUPS      Z5, 64(AX)(BX*1)
+	VMOVUPS      Z6, 128(AX)(BX*1)
+	VMOVUPS      Z7, 192(AX)(BX*1)
+	VMOVUPS      Z8, (AX)(BX*2)
+	VMOVUPS      Z9, 64(AX)(BX*2)
+	VMOVUPS      Z10, 128(AX)(BX*2)
+	VMOVUPS      Z11, 192(AX)(BX*2)
+	VMOVUPS      Z12, (AX)(R8*1)
+	VMOVUPS      Z13, 64(AX)(R8*1)
+	VMOVUPS      Z14, 128(AX)(R8*1)
+	VMOVUPS      Z15, 192(AX)(R8*1)
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x00000100, CX
+	SUBQ         $0x00000040, DX
+	JMP          wide
+
+narrow:
+	CMPQ    DX, $0x00000010
+	JB      rest
+	MOVQ    p+16(FP), R9
+	MOVQ    n+32(FP), R10
+	MOVQ    CX, R11
+	VMOVUPS (AX), Z0
+	VMOVUPS (AX)(BX*1), Z1
+	VMOVUPS (AX)(BX*2), Z2
+	VMOVUPS (AX)(R8*1), Z3
+
+narrowloop:
+	VMOVUPS      (R11), Z4
+	VBROADCASTSS (R9), Z5
+	VFMADD231PS  Z4, Z5, Z0
+	VBROADCASTSS (R9)(SI*1), Z5
+	VFMADD231PS  Z4, Z5, Z1
+	VBROADCASTSS (R9)(SI*2), Z5
+	VFMADD231PS  Z4, Z5, Z2
+	VBROADCASTSS (R9)(DI*1), Z5
+	VFMADD231PS  Z4, Z5, Z3
+	ADDQ         BX, R11
+	ADDQ         $0x04, R9
+	DECQ         R10
+	JNE          narrowloop
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, (AX)(BX*1)
+	VMOVUPS      Z2, (AX)(BX*2)
+	VMOVUPS      Z3, (AX)(R8*1)
+	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000040, CX
+	SUBQ         $0x00000010, DX
+	JMP          narrow
+
+rest:
+	TESTQ     DX, DX
+	JEQ       done
+	MOVL      $0xffffffff, R9
+	BZHIL     DX, R9, R9
+	KMOVW     R9, K1
+	MOVQ      p+16(FP), R9
+	MOVQ      n+32(FP), R10
+	MOVQ      CX, R11
+	VMOVUPS.Z (AX), K1, Z0
+	VMOVUPS.Z (AX)(BX*1), K1, Z1
+	VMOVUPS.Z (AX)(BX*2), K1, Z2
+	VMOVUPS.Z (AX)(R8*1), K1, Z3
+
+restloop:
+	VMOVUPS.Z    (R11), K1, Z4
+	VBROADCASTSS (R9), Z5
+	VFMADD231PS  Z4, Z5, Z0
+	VBROADCASTSS (R9)(SI*1), Z5
+	VFMADD231PS  Z4, Z5, Z1
+	VBROADCASTSS (R9)(SI*2), Z5
+	VFMADD231PS  Z4, Z5, Z2
+	VBROADCASTSS (R9)(DI*1), Z5
+	VFMADD231PS  Z4, Z5, Z3
+	ADDQ         BX, R11
+	ADDQ         $0x04, R9
+	DECQ         R10
+	JNE          restloop
+	VMOVUPS      Z0, K1, (AX)
+	VMOVUPS      Z1, K1, (AX)(BX*1)
+	VMOVUPS      Z2, K1, (AX)(BX*2)
+	VMOVUPS      Z3, K1, (AX)(R8*1)
+	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000040, CX
+	SUBQ         $0x00000010, DX
 
 done:
 	VZEROUPPER

@@ -59,10 +59,15 @@ func tile1x1F16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, l
 //go:noescape
 func convertF16AVX2(dst *float32, src *byte, n uintptr)
 
-// weightedAVX2 adds n rows of v, each of d elements, with weights p. d is a multiple of 8, n at least 1.
+// weighted1AVX2 adds n rows of v, each of d elements, with weights p. n is at least 1, ldp is in bytes.
 //
 //go:noescape
-func weightedAVX2(acc *float32, d uintptr, p *float32, n uintptr, v *float32)
+func weighted1AVX2(acc *float32, d uintptr, p *float32, ldp uintptr, n uintptr, v *float32)
+
+// weighted4AVX2 adds n rows of v, each of d elements, with weights p. n is at least 1, ldp is in bytes.
+//
+//go:noescape
+func weighted4AVX2(acc *float32, d uintptr, p *float32, ldp uintptr, n uintptr, v *float32)
 
 // addAVX2 adds x to dst.
 //
@@ -174,10 +179,15 @@ func tile1x1F16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte,
 //go:noescape
 func convertF16AVX512(dst *float32, src *byte, n uintptr)
 
-// weightedAVX512 adds n rows of v, each of d elements, with weights p. d is a multiple of 8, n at least 1.
+// weighted1AVX512 adds n rows of v, each of d elements, with weights p. n is at least 1, ldp is in bytes.
 //
 //go:noescape
-func weightedAVX512(acc *float32, d uintptr, p *float32, n uintptr, v *float32)
+func weighted1AVX512(acc *float32, d uintptr, p *float32, ldp uintptr, n uintptr, v *float32)
+
+// weighted4AVX512 adds n rows of v, each of d elements, with weights p. n is at least 1, ldp is in bytes.
+//
+//go:noescape
+func weighted4AVX512(acc *float32, d uintptr, p *float32, ldp uintptr, n uintptr, v *float32)
 
 // addAVX512 adds x to dst.
 //

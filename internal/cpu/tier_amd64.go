@@ -60,6 +60,20 @@ func (ts *tiles) run(t DType, m, n int, c *float32, ldc int, a *float32, lda int
 	}
 }
 
+type weightedFunc func(acc *float32, d uintptr, p *float32, ldp, n uintptr, v *float32)
+
+func weightedRows(one, four weightedFunc) func(rows int, acc *float32, d int, p *float32, ldp, n int, v *float32) {
+	return func(rows int, acc *float32, d int, p *float32, ldp, n int, v *float32) {
+		f, step := four, 4
+		for r := 0; n > 0 && r < rows; r += step {
+			if rows-r < 4 {
+				f, step = one, 1
+			}
+			f(at(acc, r*d), uintptr(d), at(p, r*ldp), uintptr(4*ldp), uintptr(n), v)
+		}
+	}
+}
+
 var avx512Tiles = tiles{
 	F32:  {tile1x4F32AVX512, tile2x4F32AVX512, tile4x4F32AVX512, tile1x1F32AVX512},
 	BF16: {tile1x4BF16AVX512, tile2x4BF16AVX512, tile4x4BF16AVX512, tile1x1BF16AVX512},
@@ -88,12 +102,8 @@ var avx512Kernels = kernels{
 			convertGeneric(t, dst, src)
 		}
 	},
-	weighted: func(acc, p []float32, v *float32) {
-		if len(p) > 0 {
-			weightedAVX512(first(acc), count(acc), first(p), count(p), v)
-		}
-	},
-	expSum: func(x []float32, shift float32) float32 { return expSumAVX512(first(x), count(x), shift) },
+	weighted: weightedRows(weighted1AVX512, weighted4AVX512),
+	expSum:   func(x []float32, shift float32) float32 { return expSumAVX512(first(x), count(x), shift) },
 	max: func(x []float32) float32 {
 		if len(x) < 16 {
 			return maxGeneric(x)
@@ -133,12 +143,10 @@ var avx2Kernels = kernels{
 			convertGeneric(t, dst[whole:], unsafe.Add(src, whole*t.Size()))
 		}
 	},
-	weighted: func(acc, p []float32, v *float32) {
-		switch {
-		case len(acc)%8 != 0: // the kernel takes whole vectors only
-			weightedGeneric(acc, p, v)
-		case len(p) > 0:
-			weightedAVX2(first(acc), count(acc), first(p), count(p), v)
+	weighted: func(rows int, acc *float32, d int, p *float32, ldp, n int, v *float32) {
+		weightedRows(weighted1AVX2, weighted4AVX2)(rows, acc, d, p, ldp, n, v)
+		if d%8 != 0 {
+			weightedFrom(d&^7, rows, acc, d, p, ldp, n, v)
 		}
 	},
 	expSum: func(x []float32, shift float32) float32 {

@@ -34,7 +34,8 @@ func main() {
 				convert(s, t)
 			}
 		}
-		weighted(s)
+		weighted(s, 1)
+		weighted(s, 4)
 		elementwise(s)
 		reductions(s)
 		exponentials(s)
@@ -79,6 +80,17 @@ func (s *isa) broadcast(m Op) reg.VecVirtual {
 	v := s.vec()
 	VBROADCASTSS(m, v)
 	return v
+}
+
+// row is the address of row i ≤ 3 of a matrix; ld3 is three times ld.
+func row(base, ld, ld3 reg.Register, i int) Mem {
+	switch i {
+	case 0:
+		return Mem{Base: base}
+	case 3:
+		return Mem{Base: base, Index: ld3, Scale: 1}
+	}
+	return Mem{Base: base, Index: ld, Scale: uint8(i)}
 }
 
 // bytes is the memory that one vector of weights takes.

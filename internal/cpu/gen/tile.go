@@ -51,15 +51,6 @@ func tile(s *isa, t string, m, n int) {
 			acc[i] = append(acc[i], s.zero())
 		}
 	}
-	row := func(base, ld, ld3 reg.Register, i int) Mem {
-		switch i {
-		case 0:
-			return Mem{Base: base}
-		case 3:
-			return Mem{Base: base, Index: ld3, Scale: 1}
-		}
-		return Mem{Base: base, Index: ld, Scale: uint8(i)}
-	}
 	step := func(load func(t string, m Mem) reg.VecVirtual, disp int) {
 		var y []reg.VecVirtual
 		for j := range n {

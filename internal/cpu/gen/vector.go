@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 
 	. "github.com/mmcloughlin/avo/build"
@@ -8,59 +9,76 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// weighted writes acc[d] += Σ p[t]·v[t][d], t in order; d a multiple of 8.
-func weighted(s *isa) {
-	TEXT("weighted"+s.name, NOSPLIT, "func(acc *float32, d uintptr, p *float32, n uintptr, v *float32)")
+// weighted writes acc[r][d] += Σ p[r][t]·v[t][d] for some rows, t in order. What does not fill a vector is left out in AVX2.
+func weighted(s *isa, rows int) {
+	name := fmt.Sprintf("weighted%d%s", rows, s.name)
+	TEXT(name, NOSPLIT, "func(acc *float32, d uintptr, p *float32, ldp, n uintptr, v *float32)")
 	Pragma("noescape")
-	Doc("weighted" + s.name + " adds n rows of v, each of d elements, with weights p. d is a multiple of 8, n at least 1.")
-	acc, d, v := param("acc"), param("d"), param("v")
-	stride := GP64()
-	MOVQ(d, stride)
+	Doc(name + " adds n rows of v, each of d elements, with weights p. n is at least 1, ldp is in bytes.")
+	acc, v := param("acc"), param("v")
+	left, stride := param("d"), GP64()
+	MOVQ(left, stride)
 	SHLQ(Imm(2), stride)
+	var ldp, ldp3, stride3 reg.GPVirtual
+	if rows > 1 {
+		ldp, ldp3, stride3 = param("ldp"), GP64(), GP64()
+		LEAQ(Mem{Base: ldp, Index: ldp, Scale: 2}, ldp3)
+		LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, stride3)
+	}
 	block := func(name string, vectors int, mask reg.Register) {
 		p, n := param("p"), param("n")
 		vp := GP64()
 		MOVQ(v, vp)
-		var sum []reg.VecVirtual
-		for i := range vectors {
-			sum = append(sum, s.load("F32", Mem{Base: acc, Disp: 4 * i * s.lanes}, mask))
+		sum := make([][]reg.VecVirtual, rows)
+		out := func(r, i int) Mem { return row(acc, stride, stride3, r).Offset(4 * i * s.lanes) }
+		for r := range sum {
+			for i := range vectors {
+				sum[r] = append(sum[r], s.load("F32", out(r, i), mask))
+			}
 		}
 		Label(name)
-		x := s.broadcast(Mem{Base: p})
-		for i := range sum {
-			m := Mem{Base: vp, Disp: 4 * i * s.lanes}
-			if mask != nil {
-				VFMADD231PS(s.load("F32", m, mask), x, sum[i])
-			} else {
-				VFMADD231PS(m, x, sum[i])
+		var y []reg.VecVirtual
+		for i := range vectors {
+			y = append(y, s.load("F32", Mem{Base: vp, Disp: 4 * i * s.lanes}, mask))
+		}
+		for r := range sum {
+			x := s.broadcast(row(p, ldp, ldp3, r))
+			for i := range y {
+				VFMADD231PS(y[i], x, sum[r][i])
 			}
 		}
 		ADDQ(stride, vp)
 		ADDQ(Imm(4), p)
 		DECQ(n)
 		JNE(LabelRef(name))
-		for i := range sum {
-			store(sum[i], Mem{Base: acc, Disp: 4 * i * s.lanes}, mask)
+		for r := range sum {
+			for i := range vectors {
+				store(sum[r][i], out(r, i), mask)
+			}
 		}
 		ADDQ(U32(4*vectors*s.lanes), acc)
 		ADDQ(U32(4*vectors*s.lanes), v)
-		SUBQ(U32(vectors*s.lanes), d)
+		SUBQ(U32(vectors*s.lanes), left)
+	}
+	vectors := 4
+	if !s.wide() && rows > 1 {
+		vectors = 2 // sixteen registers
 	}
 	Label("wide")
-	CMPQ(d, Imm(64))
+	CMPQ(left, U32(vectors*s.lanes))
 	JB(LabelRef("narrow"))
-	block("wideloop", 64/s.lanes, nil)
+	block("wideloop", vectors, nil)
 	JMP(LabelRef("wide"))
 	Label("narrow")
-	CMPQ(d, U32(s.lanes))
+	CMPQ(left, U32(s.lanes))
 	JB(LabelRef("rest"))
 	block("narrowloop", 1, nil)
 	JMP(LabelRef("narrow"))
 	Label("rest")
 	if s.wide() {
-		TESTQ(d, d)
+		TESTQ(left, left)
 		JEQ(LabelRef("done"))
-		block("restloop", 1, tailMask(d))
+		block("restloop", 1, tailMask(left))
 	}
 	Label("done")
 	VZEROUPPER()
