@@ -5,9 +5,10 @@ import "encoding/binary"
 // Search finds the shortest way from roots to objects. Roots come in classes: those of a class are all tried before the next class.
 type Search struct {
 	d *Dump
-	// Postpone, when set, names objects that are not entered in the first class: everything can be reached through the scheduler's own
-	// structures, which explains nothing. The edges into them are followed before the second class.
-	Postpone func(i int) bool
+	// Postpone names objects that are not entered before the class PostponeTo: everything can be reached through the scheduler's own
+	// structures, which explains nothing.
+	Postpone   func(i int) bool
+	PostponeTo int
 
 	roots [][]uint64
 	ids   [][]int32
@@ -61,7 +62,7 @@ func (s *Search) Run(targets []int, limit int) (left int) {
 	unseen := func(i int) bool { p := d.nodes[i].parent; return p == 0 || p == target }
 	for ; s.used < limit && left > 0; s.used++ {
 		s.queue = s.queue[:0]
-		if s.used == 1 {
+		if s.used == s.PostponeTo {
 			for _, h := range s.held {
 				if i := int(uint32(h)); unseen(i) {
 					reach(i, int32(h>>32)+1)
@@ -88,7 +89,7 @@ func (s *Search) Run(targets []int, limit int) (left int) {
 				if i < 0 || !unseen(i) {
 					continue
 				}
-				if s.used == 0 && s.Postpone != nil && s.Postpone(i) {
+				if s.used < s.PostponeTo && s.Postpone(i) {
 					s.held = append(s.held, uint64(from)<<32|uint64(i))
 					continue
 				}

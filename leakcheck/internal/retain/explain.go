@@ -81,7 +81,7 @@ func Explain(targets []Target, o Options) (paths []Path, err error) {
 		}
 	}()
 	x := &explainer{d: d, names: o.Names, types: symbols.LoadTypes(), search: heapdump.NewSearch(d, classes)}
-	x.search.Postpone = x.scheduler()
+	x.search.Postpone, x.search.PostponeTo = x.scheduler(), runtimeRoots
 	x.collectRoots()
 	return x.explain(targets), nil
 }
@@ -155,8 +155,8 @@ func (x *explainer) path(i int, t Target, all []int) (p Path) {
 	}
 	slots := x.slots(objects)
 	first, rootStep := x.describe(x.roots[id])
-	views, labels := x.typed(objects, slots, first, x.targetView(i, t))
-	p.Steps = x.steps(rootStep, objects, views, labels)
+	views, expected, labels := x.typed(objects, slots, first, x.targetView(i, t))
+	p.Steps = x.steps(rootStep, objects, views, expected, labels)
 	x.foldRoot(&p)
 	p.Signature, p.Accept = signature(p.Steps)
 	p.Hint = x.hint(p.Steps, views, labels)
@@ -198,16 +198,16 @@ func (x *explainer) targetView(i int, t Target) view {
 
 // typed gives every object on a path a view, and every pointer a label. Types flow from the root down, from what the objects say of
 // themselves, from other referrers, and at last from inference, the most certain object first: a typed neighbour narrows the others.
-func (x *explainer) typed(objects []int, slots []uint64, first, last view) (views []view, labels []string) {
-	views, labels = make([]view, len(objects)), make([]string, len(objects))
-	hints := make([]view, len(objects))
+//
+// expected is what each object's referrer says of it.
+func (x *explainer) typed(objects []int, slots []uint64, first, last view) (views, expected []view, labels []string) {
+	views, expected, labels = make([]view, len(objects)), make([]view, len(objects)), make([]string, len(objects))
 	end := len(objects) - 1
 	forward := func() {
-		expected := first
+		expected[0] = first
 		for k, o := range objects {
-			hints[k] = expected
 			if !views[k].known() {
-				views[k] = x.choose(expected, o, slots[k], k == end)
+				views[k] = x.choose(expected[k], o, slots[k], k == end)
 			}
 			if k == end {
 				if last.known() {
@@ -223,7 +223,7 @@ func (x *explainer) typed(objects []int, slots []uint64, first, last view) (view
 				}
 				e = x.ifaceAt(slots[k], label)
 			}
-			labels[k], expected = e.label, e.next
+			labels[k], expected[k+1] = e.label, e.next
 		}
 	}
 	forward()
@@ -240,7 +240,7 @@ func (x *explainer) typed(objects []int, slots []uint64, first, last view) (view
 				continue
 			}
 			tried++
-			if v, n := x.infer(objects[k], slots[k], views[k+1], hints[k]); v.known() && n < bestN {
+			if v, n := x.infer(objects[k], slots[k], views[k+1], expected[k]); v.known() && n < bestN {
 				best, bestN, at = v, n, k
 			}
 		}
@@ -250,7 +250,7 @@ func (x *explainer) typed(objects []int, slots []uint64, first, last view) (view
 		views[at] = best
 		forward()
 	}
-	return views, labels
+	return views, expected, labels
 }
 
 // choose decides between what the referrer says of an object and what the object says of itself.

@@ -34,6 +34,8 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 		return "a time.Timer keeps its function even when it was stopped or has fired: drop the timer too"
 	case root.Kind == "cleanup":
 		return "a cleanup's function or argument reaches the object that it is attached to, so neither ever goes: pass it only what it has to free"
+	case named("*runtime.pinner") || strings.Contains(root.Name, "runtime.(*Pinner)"):
+		return "a runtime.Pinner keeps what it pinned: call Unpin in Close"
 	case root.Kind == "finalizer" && strings.Contains(root.Edge, "captured"):
 		return "the finalizer's closure captured what it finalizes: use its argument instead"
 	case root.Kind == "finalizer":

@@ -14,7 +14,8 @@ import (
 
 // Classes of roots, in the order in which they are searched: a path from the user's own code explains more than a shorter one from the runtime.
 const (
-	userRoots    = iota // the user's variables and frames, finalizers
+	userRoots    = iota // the user's variables and frames
+	ownerless           // what is alive only because of a finalizer
 	runtimeRoots        // variables and frames of the runtime and of the testing package, the calling goroutine
 	userWords           // words of the user's frames that no stack map names: stack objects, deferred calls, dead slots
 	runtimeWords        // the same of other frames
@@ -56,9 +57,9 @@ func (x *explainer) collectRoots() {
 		}
 	}
 	for i, f := range d.Finalizers {
-		x.root(userRoots, root{kind: "finalizer", val: f.Func, index: i, note: "captured by the finalizer's closure"})
+		x.root(ownerless, root{kind: "finalizer", val: f.Func, index: i, note: "captured by the finalizer's closure"})
 		if f.Queued {
-			x.root(userRoots, root{kind: "finalizer", val: f.Object, index: i, note: "waits to be finalized"})
+			x.root(ownerless, root{kind: "finalizer", val: f.Object, index: i, note: "waits to be finalized"})
 		} else if o := d.Find(f.Object); o >= 0 {
 			d.Pointers(o, func(off, v uint64) {
 				x.root(userRoots, root{kind: "finalizer", slot: d.Addr(o) + off, val: v, index: i})
@@ -146,29 +147,75 @@ func (x *explainer) describe(r root) (view, Step) {
 }
 
 func (x *explainer) describeGlobal(r root) (view, Step) {
-	v, ok := x.names.Global(r.slot)
-	users, mentioned := x.names.UsedBy(r.slot)
-	static, from := x.staticBase(r.slot)
-	if static > 0 && (ok && strings.Contains(v.Name, "..stmp_") || !ok && static > mentioned) {
-		return x.describeStatic(r, static, from)
+	e, st := x.globalEdge(r.slot, 0)
+	st.Edge = e.label
+	return e.next, st
+}
+
+// globalEdge names the variable that a slot of the data segments lies in, and resolves the pointer there. A slot of a nameless static, which
+// the compiler makes for var x = &T{…}, is reached through the variable that points to the static.
+func (x *explainer) globalEdge(slot uint64, depth int) (edge, Step) {
+	v, ok := x.names.Global(slot)
+	users, mentioned := x.names.UsedBy(slot)
+	st := Step{Kind: "global", Addr: uintptr(slot)}
+	static, from := x.staticBase(slot)
+	if named := ok && !strings.Contains(v.Name, "..stmp_"); !named && static > mentioned && depth < 8 {
+		return x.staticEdge(slot, static, from, depth)
 	}
-	st := Step{Kind: "global", Addr: uintptr(r.slot)}
 	switch {
 	case ok:
-		return x.namedGlobal(v, r, st)
+		st.Name, st.key, st.Type = v.Name, v.Name, x.names.TypeName(v)
+		if v.Type != nil {
+			st.Type = v.Type.String()
+			return x.field(v.Type, v.Addr, slot-v.Addr, ""), st
+		}
+		return x.partEdge(x.names.Part(v, slot-v.Addr), slot), st
 	case len(users) > 0:
 		st.Name = "a variable used by " + x.userFunc(users)
 		st.key = st.Name
-		if r.slot != mentioned {
-			st.Edge = fmt.Sprintf("+%#x", r.slot-mentioned)
-		}
-	default:
-		st.Name = fmt.Sprintf("at %#x in the data segment (name unknown: %s)", r.slot, x.names.Why)
-		st.key = "data segment"
+		return x.ifaceAt(slot, offset(slot-mentioned)), st
 	}
-	e := x.ifaceAt(r.slot, st.Edge)
-	st.Edge = e.label
-	return e.next, st
+	st.Name, st.key = fmt.Sprintf("at %#x in the data segment (its name is unknown: %s)", slot, x.names.Why), "data segment"
+	return x.ifaceAt(slot, ""), st
+}
+
+func offset(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("+%#x", n)
+}
+
+func (x *explainer) staticEdge(slot, base, from uint64, depth int) (edge, Step) {
+	e, st := x.globalEdge(from, depth+1)
+	if e.next.known() {
+		inner := x.edge(e.next, slot)
+		inner.label = e.label + inner.label
+		return inner, st
+	}
+	if e.behind.Known() {
+		part := x.names.Behind(e.behind, slot-base)
+		part.Label = e.label + part.Label
+		return x.partEdge(part, slot), st
+	}
+	return x.ifaceAt(slot, e.label+offset(slot-base)), st
+}
+
+// partEdge resolves a slot in a variable whose type only DWARF knows.
+func (x *explainer) partEdge(p symbols.Part, slot uint64) edge {
+	switch {
+	case p.Type != nil:
+		return x.field(p.Type, slot-p.In, p.In, p.Label)
+	case p.Elem != nil:
+		v := oneValue(p.Elem, x.d.Word(slot))
+		if p.Slice {
+			v.n, v.slice = x.d.Word(slot+8), true
+		}
+		return edge{ok: true, label: p.Label, next: v}
+	}
+	e := x.ifaceAt(slot, p.Label)
+	e.behind = p
+	return e
 }
 
 // userFunc picks the function that says most: the user's own, not an initializer.
@@ -183,42 +230,6 @@ func (x *explainer) userFunc(users []string) string {
 		return 0
 	}
 	return slices.MinFunc(users, func(a, b string) int { return rank(a) - rank(b) })
-}
-
-func (x *explainer) namedGlobal(v symbols.Variable, r root, st Step) (view, Step) {
-	st.Name, st.key = v.Name, v.Name
-	if v.Type != nil {
-		st.Type = v.Type.String()
-		e := x.field(v.Type, v.Addr, r.slot-v.Addr, "")
-		st.Edge = e.label
-		return e.next, st
-	}
-	st.Type = x.names.TypeName(v)
-	part := x.names.Part(v, r.slot-v.Addr)
-	if e, ok := x.partEdge(part, r); ok {
-		st.Edge = e.label
-		return e.next, st
-	}
-	e := x.ifaceAt(r.slot, part.Label)
-	if st.Edge = e.label; st.Edge == "" && r.slot != v.Addr {
-		st.Edge = fmt.Sprintf("+%#x", r.slot-v.Addr)
-	}
-	return e.next, st
-}
-
-// partEdge resolves a root slot in a variable whose type only DWARF knows.
-func (x *explainer) partEdge(p symbols.Part, r root) (edge, bool) {
-	switch {
-	case p.Type != nil:
-		return x.field(p.Type, r.slot-p.In, p.In, p.Label), true
-	case p.Elem != nil:
-		v := oneValue(p.Elem, r.val)
-		if p.Slice {
-			v.n, v.slice = x.d.Word(r.slot+8), true
-		}
-		return edge{ok: true, label: p.Label, next: v}, true
-	}
-	return edge{}, false
 }
 
 // staticBase finds the largest pointer in the data segments that points at or below a nearby slot there: the start of a nameless static (the
@@ -238,43 +249,6 @@ func (x *explainer) staticBase(slot uint64) (base, from uint64) {
 	return base, from
 }
 
-func (x *explainer) describeStatic(r root, base, from uint64) (view, Step) {
-	st := Step{Kind: "global", Addr: uintptr(from)}
-	v, ok := x.names.Global(from)
-	if !ok {
-		users, _ := x.names.UsedBy(from)
-		if len(users) == 0 {
-			st.Name, st.key = fmt.Sprintf("at %#x in the data segment (name unknown: %s)", from, x.names.Why), "data segment"
-		} else {
-			st.Name = "a variable used by " + x.userFunc(users)
-			st.key = st.Name
-		}
-		e := x.ifaceAt(r.slot, fmt.Sprintf("+%#x", r.slot-base))
-		st.Edge = e.label
-		return e.next, st
-	}
-	st.Name, st.key = v.Name, v.Name
-	if v.Type != nil {
-		st.Type = v.Type.String()
-		if e := x.field(v.Type, v.Addr, from-v.Addr, ""); e.ok {
-			e2 := x.edge(e.next, r.slot)
-			st.Edge = e.label + e2.label
-			return e2.next, st
-		}
-	}
-	if st.Type == "" {
-		st.Type = x.names.TypeName(v)
-	}
-	part := x.names.Pointee(v, r.slot-base)
-	if e, ok := x.partEdge(part, r); ok {
-		st.Edge = e.label
-		return e.next, st
-	}
-	e := x.ifaceAt(r.slot, part.Label)
-	st.Edge = e.label
-	return e.next, st
-}
-
 // goroutineName gives `20 [chan receive] in llm.(*Loop).run llm/loop.go:75, created by llm.Start`.
 func (x *explainer) goroutineName(i int, at string) string {
 	g := x.d.Goroutines[i]
@@ -289,7 +263,7 @@ func (x *explainer) goroutineName(i int, at string) string {
 	s := fmt.Sprintf("%d [%s]%s%s", g.ID, state, who, at)
 	if fn := symbols.FuncOf(g.GoPC); fn != "" && !internalName(fn) {
 		_, file, line := symbols.Line(g.GoPC, false)
-		s += fmt.Sprintf(", created by %s %s:%d", fn, shortFile(file), line)
+		s += fmt.Sprintf(", created by %s %s:%d", shortFunc(fn), shortFile(file), line)
 	}
 	return s
 }
@@ -298,51 +272,60 @@ func shortFile(f string) string { return filepath.Base(filepath.Dir(f)) + "/" + 
 
 func (x *explainer) describeFrame(r root) (view, Step) {
 	f := &x.d.Frames[r.index]
-	g := x.d.Goroutines[f.Goroutine]
-	fn, file, line := symbols.Line(f.PC, false)
-	if internalName(f.Func) { // blocked in the runtime: name the user's function that called it
-		for _, k := range g.Frames {
-			if u := x.d.Frames[k]; !internalName(u.Func) {
-				fn, file, line = symbols.Line(u.PC, false)
+	st := Step{Kind: "goroutine", Addr: uintptr(r.slot)}
+	l, at, in, named := x.localAt(f, r.slot)
+	if !named {
+		in = f
+	}
+	if internalName(in.Func) { // blocked in the runtime: name the user's function that called it
+		for _, k := range x.d.Goroutines[f.Goroutine].Frames {
+			if in = &x.d.Frames[k]; !internalName(in.Func) {
 				break
 			}
 		}
 	}
+	fn, file, line := symbols.Line(in.PC, false)
 	if fn == "" {
-		fn = f.Func
+		fn = in.Func
 	}
-	st := Step{Kind: "goroutine", Name: x.goroutineName(f.Goroutine, fmt.Sprintf(" in %s %s:%d", fn, shortFile(file), line)), Addr: uintptr(r.slot), key: "goroutine in " + fn}
-	end := f.SP + uint64(len(f.Data))
-	locals, _ := x.names.Locals(f.Entry, f.PC)
-	for _, l := range locals {
-		off := int64(r.slot) - int64(end)
-		if off < l.Offset || off >= l.Offset+l.Size {
+	st.Name, st.key = x.goroutineName(f.Goroutine, fmt.Sprintf(" in %s %s:%d", shortFunc(fn), shortFile(file), line)), "goroutine in "+fn
+	label := fmt.Sprintf("stack slot +%#x", r.slot-f.SP)
+	if named {
+		label = "local " + l.Name
+	}
+	e := edge{label: label}
+	switch {
+	case named && l.Boxed && l.Type != nil:
+		e = edge{label: label, ok: true, next: oneValue(l.Type, r.val)}
+	case named && l.Type != nil && at < uint64(l.Type.Size()):
+		e = x.field(l.Type, r.slot-at, at, label)
+	case r.kind == "frame":
+		e = x.ifaceAt(r.slot, label)
+	case !named:
+		e.label += " (not in the stack map: an address-taken variable, a deferred call or a dead slot)"
+	}
+	st.Edge = e.label
+	return e.next, st
+}
+
+// localAt finds the variable that lies in a stack slot: one of the frame's own, or an argument of the function that it called, which spills
+// its arguments into the caller's frame. at is the slot's offset in the variable.
+func (x *explainer) localAt(f *heapdump.Frame, slot uint64) (l symbols.Local, at uint64, in *heapdump.Frame, ok bool) {
+	for _, k := range x.d.Goroutines[f.Goroutine].Frames {
+		c := &x.d.Frames[k]
+		end := c.SP + uint64(len(c.Data))
+		if c != f && end != f.SP {
 			continue
 		}
-		st.Edge = "local " + l.Name
-		switch {
-		case l.Type == nil:
-		case l.Boxed:
-			return oneValue(l.Type, r.val), st
-		case uint64(off-l.Offset) < uint64(l.Type.Size()):
-			e := x.field(l.Type, uint64(int64(end)+l.Offset), uint64(off-l.Offset), st.Edge)
-			st.Edge = e.label
-			return e.next, st
-		}
-		break
-	}
-	if st.Edge == "" {
-		st.Edge = fmt.Sprintf("stack slot +%#x", r.slot-f.SP)
-		if r.kind == "word" {
-			st.Edge += " (not in the stack map: an address-taken variable, a deferred call or a dead slot)"
+		locals, _ := x.names.Locals(c.Entry, c.PC)
+		off := int64(slot) - int64(end)
+		for _, l := range locals {
+			if off >= l.Offset && off < l.Offset+l.Size && (c == f || l.Offset >= 0) {
+				return l, uint64(off-l.Offset) + uint64(l.In), c, true
+			}
 		}
 	}
-	if r.kind == "frame" {
-		e := x.ifaceAt(r.slot, st.Edge)
-		st.Edge = e.label
-		return e.next, st
-	}
-	return view{}, st
+	return l, 0, nil, false
 }
 
 func (x *explainer) describeFinalizer(r root) (view, Step) {

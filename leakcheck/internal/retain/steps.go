@@ -10,11 +10,11 @@ import (
 )
 
 // steps writes the path down. The storage of maps and slices is not a step of its own: it becomes part of the edge, ".entries[17].req".
-func (x *explainer) steps(rootStep Step, objects []int, views []view, labels []string) []Step {
+func (x *explainer) steps(rootStep Step, objects []int, views, expected []view, labels []string) []Step {
 	out := []Step{rootStep}
 	last := func() *Step { return &out[len(out)-1] }
 	for k, v := range views {
-		if note := x.subSlice(v, objects[k]); note != "" {
+		if note := x.subSlice(expected[k], objects[k]); note != "" {
 			last().Note = strings.TrimPrefix(last().Note+"; "+note, "; ")
 		}
 		if k < len(views)-1 && storage(v) {
@@ -35,6 +35,9 @@ func (x *explainer) step(v view, o int) Step {
 	switch v.kind {
 	case value:
 		s.Name = "*" + v.t.String()
+		if s.Name == "*runtime.timeTimer" { // what a *time.Timer really points to
+			s.Name, s.Note = "*time.Timer", ""
+		}
 		if v.slice || v.n > 1 {
 			s.Name = fmt.Sprintf("[]%s (array of %s)", v.t, ledger.FormatBytes(int64(x.d.Size(o))))
 		}

@@ -42,6 +42,8 @@ type edge struct {
 	label string
 	next  view
 	ok    bool // next is known, as far as types go
+
+	behind symbols.Part // what is known of the target when its type has no descriptor
 }
 
 func oneValue(t reflect.Type, base uint64) view { return view{kind: value, t: t, base: base, n: 1} }
@@ -326,7 +328,7 @@ func (x *explainer) mapEdge(v view, slot uint64) edge {
 	case off < l.ElemOffset && l.IndirectKey:
 		return edge{ok: true, label: " key " + label, next: oneValue(v.t.Key(), target)}
 	case off < l.ElemOffset:
-		return x.field(v.t.Key(), key, off, " key "+keyLabel(v.t.Key(), label))
+		return x.field(v.t.Key(), key, off, " key"+keyLabel(v.t.Key(), label))
 	case l.IndirectElem:
 		return edge{ok: true, label: label, next: oneValue(v.t.Elem(), target)}
 	}
@@ -339,7 +341,7 @@ func keyLabel(t reflect.Type, label string) string {
 	case reflect.Pointer, reflect.Interface, reflect.Chan, reflect.Func, reflect.UnsafePointer, reflect.Struct, reflect.Array:
 		return ""
 	}
-	return label
+	return " " + label
 }
 
 // format prints a map key.

@@ -169,7 +169,12 @@ type Part struct {
 	In    uint64       // offset inside Type
 	Elem  reflect.Type // what the pointer at the offset points to, when only that has a descriptor
 	Slice bool         // the pointer is a slice's
+
+	pointee dieOffset
 }
+
+// Known reports whether anything is known of what the pointer at the offset points to.
+func (p Part) Known() bool { return p.pointee != 0 }
 
 // Part walks down a variable's DWARF type to an offset.
 func (n *Names) Part(v Variable, off uint64) Part {
@@ -179,17 +184,12 @@ func (n *Names) Part(v Variable, off uint64) Part {
 	return n.debug.part(v.die, off)
 }
 
-// Pointee is Part for the target of a pointer variable.
-func (n *Names) Pointee(v Variable, off uint64) Part {
-	if n.debug == nil {
+// Behind walks down what the pointer that a Part ended at points to.
+func (n *Names) Behind(p Part, off uint64) Part {
+	if n.debug == nil || p.pointee == 0 {
 		return Part{}
 	}
-	if e := n.debug.entry(v.die); e != nil && e.Tag == dwarf.TagPointerType {
-		if to, ok := e.Val(dwarf.AttrType).(dwarf.Offset); ok {
-			return n.debug.part(to, off)
-		}
-	}
-	return Part{}
+	return n.debug.part(p.pointee, off)
 }
 
 // TypeName is the DWARF name of a variable's type.
@@ -222,7 +222,7 @@ func (d *debugInfo) part(die dwarf.Offset, off uint64) (p Part) {
 		case dwarf.TagTypedef:
 			die = to
 		case dwarf.TagPointerType:
-			p.Elem = d.typeOf(to)
+			p.Elem, p.pointee = d.typeOf(to), to
 			if l, ok := strings.CutSuffix(p.Label, ".array"); ok {
 				p.Label, p.Slice = l, true
 			}

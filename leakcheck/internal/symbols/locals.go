@@ -12,6 +12,7 @@ type Local struct {
 	Name   string
 	Offset int64 // from the frame's end (CFA), or from the start of the closure
 	Size   int64
+	In     int64        // a piece of a variable: its offset in the variable
 	Type   reflect.Type // nil when it is not known
 	Boxed  bool         // the slot holds a pointer to the variable, which escaped
 }
@@ -54,7 +55,7 @@ func (n *Names) Locals(entry, pc uint64) (locals, captured []Local) {
 			captured = append(captured, c)
 		}
 		for _, s := range d.slots(e, pc, base, addrBase) {
-			l.Offset = s.offset
+			l.Offset, l.In = s.offset, s.in
 			if s.size > 0 {
 				l.Size = s.size
 			}
@@ -98,7 +99,7 @@ func (d *debugInfo) unit(pc uint64) (base, addrBase uint64) {
 	return base, addrBase
 }
 
-type slot struct{ offset, size int64 }
+type slot struct{ offset, size, in int64 }
 
 // slots gives the places in the frame where a variable, or a piece of it, lies at pc.
 func (d *debugInfo) slots(e *dwarf.Entry, pc, base, addrBase uint64) []slot {
@@ -163,7 +164,7 @@ func (d *debugInfo) listed(pos, pc, base, addrBase uint64) (out []slot) {
 
 // frameSlots reads an expression: one place, or pieces of which some lie in registers.
 func frameSlots(x []byte) (out []slot) {
-	at, known := int64(0), false
+	at, in, known := int64(0), int64(0), false
 	for i := 0; i < len(x); {
 		op := x[i]
 		i++
@@ -183,8 +184,9 @@ func frameSlots(x []byte) (out []slot) {
 			size, n := binary.Uvarint(x[i:])
 			i += n
 			if known {
-				out = append(out, slot{at, int64(size)})
+				out = append(out, slot{at, int64(size), in})
 			}
+			in += int64(size)
 			known = false
 		case op >= 0x50 && op <= 0x6f: // a register
 			known = false
@@ -197,7 +199,7 @@ func frameSlots(x []byte) (out []slot) {
 		}
 	}
 	if known {
-		out = append(out, slot{at, 0})
+		out = append(out, slot{at, 0, 0})
 	}
 	return out
 }

@@ -100,8 +100,11 @@ func blockedInSlice(track func(any), ready func(), stop chan bool) {
 	track(ts[1])
 	ready()
 	<-stop
-	use(ts[len(ts)-1])
+	useAll(ts)
 }
+
+//go:noinline
+func useAll(ts []*Thing) int { return len(ts) }
 
 var goroutines = []Case{
 	{Name: "closure of a loop that waits for work", Kind: "goroutine", Root: "corpus.(*loop).run", Via: "captured b", Hint: "waits on a channel",

@@ -19,7 +19,7 @@ type deviceBuffer struct {
 var deviceBuffers []*deviceBuffer
 
 var platform = append([]Case{
-	{Name: "runtime.Pinner that was not unpinned", Kind: "unsafe", Root: "corpus.pinner", Via: ".ref",
+	{Name: "runtime.Pinner that was not unpinned", Kind: "unsafe", Root: "corpus.pinner", Via: ".ref", Hint: "Unpin",
 		Plant: func(track func(any)) func() {
 			t := thing("pinned")
 			pinner.Pin(t)

@@ -19,17 +19,17 @@ var timers = []Case{
 	{Name: "pending time.AfterFunc", Kind: "timer", Root: "timer", Via: "captured t", Hint: "Stop it in Close",
 		Plant: func(track func(any)) func() {
 			t := thing("timer")
-			tm := time.AfterFunc(time.Hour, func() { t.Do() })
+			tm := handle(time.AfterFunc(time.Hour, func() { t.Do() }))
 			track(t)
-			return func() { tm.Stop(); tm = nil }
+			return func() { tm().Stop() }
 		}},
 	{Name: "pending timer with a method value", Kind: "timer", Root: "timer", Via: "method value corpus.(*session).expire-fm",
 		Plant: func(track func(any)) func() {
 			s := &session{t: thing("session")}
 			s.idle = time.AfterFunc(time.Hour, s.expire)
 			track(s.t)
-			tm := s.idle
-			return func() { tm.Stop(); tm = nil }
+			tm := handle(s.idle)
+			return func() { tm().Stop() }
 		}},
 	{Name: "stopped timer that is still held", Kind: "timer", Root: "corpus.heldTimer", Via: "captured t", Hint: "even when it was stopped",
 		Plant: func(track func(any)) func() {
