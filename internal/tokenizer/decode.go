@@ -19,8 +19,8 @@ type Stream struct {
 // NewStream starts a stream; with skipSpecial it leaves special tokens out.
 func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
 	s := &Stream{t: t, skipSpecial: skipSpecial}
-	for _, make := range t.decoders {
-		s.steps = append(s.steps, make())
+	for _, start := range t.decoders {
+		s.steps = append(s.steps, start())
 	}
 	return s
 }

@@ -19,10 +19,11 @@ type parser struct {
 	file      string
 	byteLevel bool // a pre-tokenizer maps bytes
 	fused     bool // the decoder so far makes one text of all tokens
+	growth    int  // how many times longer all Replace steps together can make a text
 }
 
 func parse(file string, data []byte) (t *Tokenizer, err error) {
-	p := &parser{file: file}
+	p := &parser{file: file, growth: 1}
 	defer func() {
 		if r := recover(); r != nil {
 			e, ok := r.(*checkpoint.Error)
@@ -130,7 +131,7 @@ func (p *parser) normalizer(t *Tokenizer, field string, raw json.RawMessage) {
 	case "Prepend":
 		n = prepend(c.Prepend)
 	case "Replace":
-		n = replace(p.literal(field, c.Pattern), c.Content)
+		n = p.replace(field, c.Pattern, c.Content)
 	case "Strip":
 		n = strip(c.StripLeft, c.StripRight)
 	default:
@@ -153,6 +154,19 @@ func (p *parser) literal(field string, m matcher) string {
 		p.fail(field+".pattern", "unsupported pattern", got, "a string")
 	}
 	return *m.String
+}
+
+// replace bounds what a chain of replacements can make of a text: "a" to a thousand of them, three times, is no tokenizer.
+func (p *parser) replace(field string, m matcher, content string) normalizer {
+	const most = 1 << 10
+	old := p.literal(field, m)
+	if grow := len(content) / len(old); grow > 1 {
+		p.growth = min(p.growth, most) * min(grow, most)
+	}
+	if p.growth > most {
+		p.fail(field+".content", "replacements make the text too long", fmt.Sprintf("%d times or more", p.growth), fmt.Sprintf("at most %d times", most))
+	}
+	return replace(old, content)
 }
 
 func (p *parser) preTokenizer(t *Tokenizer, field string, raw json.RawMessage) {
@@ -217,7 +231,7 @@ func (p *parser) splitBy(field string, raw json.RawMessage) splitBy {
 	scan, ok := patterns[unescapeLineEnds.Replace(*c.Pattern.Regex)]
 	if !ok {
 		p.fail(field+".pattern", "unknown regular expression", strconv.Quote(*c.Pattern.Regex),
-			"that of GPT-2, GPT-4, GPT-4o, Llama 3, Qwen 2, Mistral tekken or DeepSeek V3, to the letter")
+			"that of GPT-2, GPT-4, GPT-4o, Llama 3, Qwen 2 or 3.5, Mistral tekken or DeepSeek V3, to the letter")
 	}
 	return splitBy{scan, b, c.Invert}
 }
@@ -345,7 +359,7 @@ func (p *parser) decoder(t *Tokenizer, field string, raw json.RawMessage) {
 		p.fused = true
 		return
 	case "Replace":
-		step := eachToken(replace(p.literal(field, c.Pattern), c.Content))
+		step := eachToken(p.replace(field, c.Pattern, c.Content))
 		d = func() decoder { return step }
 	case "Strip":
 		d = p.strip(field, c.Content, c.Start, c.Stop)

@@ -48,6 +48,11 @@ func TestRefusals(t *testing.T) {
 		{"unknown normalizer", "normalizer", `{"type":"Precompiled"}`, "normalizer.type", `"Precompiled"`},
 		{"unknown normalizer inside", "normalizer", `{"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"Nmt"}]}`, "normalizer.normalizers[1].type", `"Nmt"`},
 		{"replacing a regular expression", "normalizer", `{"type":"Replace","pattern":{"Regex":" +"},"content":" "}`, "normalizer.pattern", `" +"`},
+		{
+			"replacements that explode", "normalizer",
+			`{"type":"Sequence","normalizers":[` + strings.Repeat(`{"type":"Replace","pattern":{"String":"a"},"content":"`+strings.Repeat("a", 100)+`"},`, 3) + `{"type":"NFC"}]}`,
+			"normalizer.normalizers[1].content", "10000 times or more, want at most 1024 times",
+		},
 		{"nested too deep", "normalizer", deep, "", "nested too deep"},
 		{"unknown pre-tokenizer", "pre_tokenizer", `{"type":"BertPreTokenizer"}`, "pre_tokenizer.type", `"BertPreTokenizer"`},
 		{"unknown pattern", "pre_tokenizer", `{"type":"Split","pattern":{"Regex":"\\w+"},"behavior":"Isolated","invert":false}`, "pre_tokenizer.pattern", `\\w+`},

@@ -17,7 +17,7 @@ type words struct {
 	digits       int          // most digits in a piece; 0: any number, after an optional ' ' (GPT-2)
 	noDigits     bool         // numbers match nothing (they were split off before)
 	asciiWord    bool         // an ASCII punctuation mark takes the ASCII letters behind it (DeepSeek)
-	marksInPunct bool         // punctuation is [\p{P}\p{S}] (DeepSeek), else [^\s\p{L}\p{N}]
+	properPunct  bool         // punctuation is [\p{P}\p{S}] (DeepSeek), else [^\s\p{L}\p{N}]
 	slash        bool         // line ends and slashes behind punctuation; else only line ends
 	newlines     bool         // \s*[\r\n]+ is an alternative, and punctuation takes the line ends behind it
 }
@@ -34,7 +34,7 @@ type letters int
 
 const (
 	plain     letters = iota // \p{L}+
-	withMarks                // [\p{L}\p{M}]+
+	withMarks                // [\p{L}\p{M}]+, and punctuation has no marks
 	byCase                   // o200k: upper* lower+ | upper+ lower*, where other letters and marks are both
 )
 
@@ -48,6 +48,10 @@ var patterns = map[string]pattern{
 	// Qwen 2, 2.5, 3
 	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: words{
 		contractions: anyCase, lead: letter | number | newline, digits: 1, newlines: true,
+	},
+	// Qwen 3.5
+	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: words{
+		contractions: anyCase, lead: letter | number | newline, letters: withMarks, digits: 1, newlines: true,
 	},
 	// GPT-4 in tiktoken's spelling
 	`'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`: words{
@@ -65,7 +69,7 @@ var patterns = map[string]pattern{
 	`\p{N}{1,3}`:   runs{of: number, most: 3},
 	`[一-龥぀-ゟ゠-ヿ]+`: cjk{},
 	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+": words{
-		lead: letter | punct | symbol | newline, letters: withMarks, noDigits: true, asciiWord: true, marksInPunct: true, newlines: true,
+		lead: letter | punct | symbol | newline, letters: withMarks, noDigits: true, asciiWord: true, properPunct: true, newlines: true,
 	},
 }
 
@@ -218,10 +222,14 @@ func (w words) punctuation(s string, i int, r rune) int {
 	if r == ' ' {
 		start++
 	}
+	others := space | letter | number
+	if w.letters == withMarks {
+		others |= mark
+	}
 	end := start
 	for end < len(s) {
 		_, c, n := at(s, end)
-		if w.marksInPunct && c&(punct|symbol) == 0 || c&(space|letter|number) != 0 {
+		if c&others != 0 || w.properPunct && c&(punct|symbol) == 0 {
 			break
 		}
 		end += n

@@ -18,6 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+QWEN35 = QWEN2.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
 CL100K = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
@@ -153,6 +154,7 @@ MADE = {
     "gpt2": byte_level(None),
     "llama3": byte_level([LLAMA3], ignore_merges=True),
     "qwen2": byte_level([QWEN2], normalizers.NFC()),
+    "qwen35": byte_level([QWEN35], normalizers.NFC()),
     "cl100k": byte_level([CL100K], normalizers.NFKD()),
     "o200k": byte_level([O200K]),
     "tekken": byte_level([TEKKEN], normalizers.NFD()),
