@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/enginetest/enginetest/forkproc"
 )
@@ -55,8 +56,8 @@ func TestEnds(t *testing.T) {
 		ends = append(
 			ends,
 			end{name: "race", body: race, expect: forkproc.FailedWith("race detected during execution of test"), code: 1, phase: forkproc.PhaseExit, why: "normal end"},
-			end{name: "race, halt_on_error", body: race, opts: []forkproc.Option{forkproc.Env("GORACE=halt_on_error=1 atexit_sleep_ms=0")}, expect: forkproc.FailedWith("DATA RACE"), code: 66, phase: forkproc.PhaseBody, why: "66 at once"},
-			end{name: "race, os.Exit afterwards", body: func(t *testing.T) { race(t); os.Exit(0) }, opts: []forkproc.Option{forkproc.Args("-test.paniconexit0=false")}, expect: forkproc.FailedWith("DATA RACE"), code: 66, phase: forkproc.PhaseBody, why: "66 from the exit hook"},
+			end{name: "race, halt_on_error", body: race, opts: []forkproc.Option{forkproc.Env("GORACE=halt_on_error=1 atexit_sleep_ms=0")}, expect: forkproc.FailedWith("data race"), code: 66, phase: forkproc.PhaseBody, why: "66 at once"},
+			end{name: "race, os.Exit afterwards", body: func(t *testing.T) { race(t); os.Exit(0) }, opts: []forkproc.Option{forkproc.Args("-test.paniconexit0=false")}, expect: forkproc.FailedWith("data race"), code: 66, phase: forkproc.PhaseBody, why: "66 from the exit hook"},
 		)
 	}
 	for _, e := range ends {
@@ -208,3 +209,25 @@ func TestFilesStayOpenUntilTheChildIsDead(t *testing.T) {
 }
 
 var kept []*os.File
+
+// Children at the same time do not mix, and none is taken for the leftover of another.
+func TestParallelChildren(t *testing.T) {
+	for i := range 8 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			mine := fmt.Sprintf("<%d>", i)
+			o := forkproc.Run(t, func(t *testing.T) {
+				for range 100 {
+					fmt.Println(mine)
+				}
+			})
+			require.Equal(t, 20, strings.Count(o.Tail, mine))
+		})
+	}
+}
+
+// Leak detectors see no goroutine of this package, neither in the body nor after Run.
+func TestNoGoroutines(t *testing.T) {
+	forkproc.Run(t, func(t *testing.T) { goleak.VerifyNone(t) })
+	goleak.VerifyNone(t)
+}

@@ -50,9 +50,9 @@ func TimedOut() Expectation {
 	return Expectation{"timed out", func(o *Outcome) bool { return o.Status == TimeLimit }}
 }
 
-// FailedWith expects the test in the child to fail with text in the last lines of its output.
+// FailedWith expects the test in the child to fail with text in the last lines of its output or in the verdict.
 func FailedWith(text string) Expectation {
 	return Expectation{fmt.Sprintf("failed with %q", text), func(o *Outcome) bool {
-		return o.Status == Failed && strings.Contains(o.Tail, text)
+		return o.Status == Failed && (strings.Contains(o.Tail, text) || strings.Contains(o.Reason, text))
 	}}
 }
