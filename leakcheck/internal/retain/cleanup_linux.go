@@ -53,8 +53,8 @@ func findCleanup(d *heapdump.Dump, objects []int) (r root, top int, ok bool) {
 						continue
 					}
 					fn := symbols.FuncAt(wordOf(d, word(o+8)))
-					if fn == "" {
-						continue // not a func value: not such a record
+					if fn == "" || own(fn) {
+						continue // not a func value, so not such a record; or the tracker's own, perhaps one that has been freed
 					}
 					best, top = k, objects[k]
 					r = root{kind: "cleanup", slot: at + uint64(o+part), val: v, note: fn}

@@ -62,7 +62,7 @@ func (x *explainer) collectRoots() {
 			x.root(ownerless, root{kind: "finalizer", val: f.Object, index: i, note: "waits to be finalized"})
 		} else if o := d.Find(f.Object); o >= 0 {
 			d.Pointers(o, func(off, v uint64) {
-				x.root(userRoots, root{kind: "finalizer", slot: d.Addr(o) + off, val: v, index: i})
+				x.root(ownerless, root{kind: "finalizer", slot: d.Addr(o) + off, val: v, index: i})
 			})
 		}
 	}

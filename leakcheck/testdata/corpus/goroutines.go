@@ -96,11 +96,19 @@ func blockedInSend(out chan *Thing, track func(any), ready func(), stop chan boo
 
 //go:noinline
 func blockedInSlice(track func(any), ready func(), stop chan bool) {
-	ts := []*Thing{thing("a"), thing("b")}
+	ts := things(2)
 	track(ts[1])
 	ready()
 	<-stop
 	useAll(ts)
+}
+
+//go:noinline
+func things(n int) (ts []*Thing) {
+	for range n {
+		ts = append(ts, thing("t"))
+	}
+	return ts
 }
 
 //go:noinline
