@@ -39,7 +39,7 @@ func flock(path string, how, flags int) (*os.File, error) {
 	if err == nil {
 		return f, nil
 	}
-	f.Close()
+	_ = f.Close()
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil, nil
 	}
@@ -78,11 +78,11 @@ func isFree(dir, path string) (bool, error) {
 		return false, err
 	}
 	if gate != nil {
-		defer gate.Close()
+		defer func() { _ = gate.Close() }()
 	}
 	f, err := flock(path, syscall.LOCK_SH, os.O_RDONLY)
 	if f != nil {
-		f.Close()
+		_ = f.Close()
 	}
 	return f != nil, err
 }

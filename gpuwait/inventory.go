@@ -78,11 +78,10 @@ func (inv Inventory) String() string {
 			index = fmt.Sprintf("%d:%d", d.Index, d.MIG)
 		}
 		fmt.Fprintf(&b, "%-4s %-42s %-24s ", index, d.UUID, d.Name)
-		switch {
-		case d.Memory == nil:
+		if d.Memory != nil {
+			b.WriteString(of(*d.Memory, ""))
+		} else {
 			fmt.Fprintf(&b, "n/a: %s", d.Error)
-		default:
-			fmt.Fprintf(&b, "%s", of(*d.Memory, ""))
 		}
 		if d.Sliced {
 			b.WriteString("  MIG mode")

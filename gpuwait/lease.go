@@ -13,9 +13,6 @@ import (
 	"time"
 )
 
-// ErrBusy is in the error of an Acquire that could not have its devices in time.
-var ErrBusy = errors.New("devices are leased or not free")
-
 // LeasedEnv is the variable by which [Lease.Env] tells a child which devices its parent has leased for it.
 const LeasedEnv = "GPUWAIT_LEASED"
 
@@ -236,7 +233,7 @@ func (a *attempt) try(place *place) (*Lease, error) {
 	if err != nil || gate == nil {
 		return nil, err
 	}
-	defer gate.Close()
+	defer func() { _ = gate.Close() }()
 	inProcess.mu.Lock()
 	defer inProcess.mu.Unlock()
 	if !inProcess.turn(place) {
@@ -299,7 +296,7 @@ func (a *attempt) inherits(uuid string) bool {
 // close lets go of a lease that did not come about. Closing is enough: an explicit unlock would free it for a child that shares the file, too.
 func (l *Lease) close() {
 	for _, f := range l.files {
-		f.Close()
+		_ = f.Close()
 	}
 }
 
@@ -362,60 +359,4 @@ func (a *attempt) hopeless() string {
 		return ""
 	}
 	return reason
-}
-
-// BusyError says who has the devices. Its text is the whole message.
-type BusyError struct {
-	Wanted  int
-	MinFree int64
-	Waited  time.Duration
-	Devices []Candidate
-	text    string
-	cause   error
-}
-
-// Candidate is one device of a BusyError.
-type Candidate struct {
-	Device Device
-	Lessee *Lessee // nil: not leased
-	Reason string  // why it could not be taken, when it is not leased
-}
-
-func (e *BusyError) Error() string { return e.text }
-
-// Unwrap gives ErrBusy and what ended the wait.
-func (e *BusyError) Unwrap() []error {
-	if e.cause == nil {
-		return []error{ErrBusy}
-	}
-	return []error{ErrBusy, e.cause}
-}
-
-func (a *attempt) busy(cause error) error {
-	e := &BusyError{Wanted: a.n, MinFree: a.o.minFree, Waited: time.Since(a.start), cause: cause}
-	var b strings.Builder
-	fmt.Fprintf(&b, "gpuwait: %s could not lease %d of %d devices", a.o.name, a.n, len(a.candidates))
-	if e.MinFree > 0 {
-		fmt.Fprintf(&b, " with %s free", size(e.MinFree))
-	}
-	fmt.Fprintf(&b, " in %s\n", age(e.Waited))
-	for _, d := range a.candidates {
-		c := Candidate{Device: d, Reason: cmp.Or(a.why[d.UUID], "free, and waiting for the others, or for those who came first")}
-		if c.Lessee, _ = leaseOn(a.dir, d.UUID); c.Lessee != nil {
-			c.Reason = ""
-			fmt.Fprintf(&b, "    %s  leased by %s\n", d, c.Lessee)
-		} else {
-			fmt.Fprintf(&b, "    %s  %s\n", d, c.Reason)
-		}
-		e.Devices = append(e.Devices, c)
-	}
-	if cause != nil {
-		fmt.Fprintf(&b, "    %v\n", cause)
-	}
-	b.WriteString("    to wait longer: go test -timeout, or gpuwait.Timeout(d); to skip instead: gpuwait.SkipIfBusy()\n")
-	if a.o.reproduce != "" {
-		fmt.Fprintf(&b, "    to reproduce: %s\n", a.o.reproduce)
-	}
-	e.text = strings.TrimSuffix(b.String(), "\n")
-	return e
 }

@@ -93,13 +93,11 @@ func leaseFolder(dir string, create bool) (string, error) {
 const lockSuffix = ".lock"
 
 func lockPath(dir, uuid string) (string, error) {
-	for _, r := range uuid {
-		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-.:_", r)) {
-			return "", fmt.Errorf("gpuwait: %w: %q has a character that no UUID has", ErrBadSelector, uuid)
-		}
+	foreign := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-.:_", r)
 	}
-	if strings.Trim(uuid, ".") == "" {
-		return "", fmt.Errorf("gpuwait: %w: %q is no UUID", ErrBadSelector, uuid)
+	if strings.ContainsFunc(uuid, foreign) || strings.Trim(uuid, ".") == "" {
+		return "", fmt.Errorf("gpuwait: %w: %q cannot be a UUID", ErrBadSelector, uuid)
 	}
 	return filepath.Join(dir, uuid+lockSuffix), nil
 }

@@ -76,7 +76,7 @@ func nvmlInit(path string) (nvml.Interface, error) {
 	if err := so.Open(); err != nil {
 		return nil, fmt.Errorf("NVML: %w: no NVIDIA driver: %v", ErrCannotMeasure, err) //nolint:errorlint // the loader's text, nothing to unwrap
 	}
-	defer so.Close()
+	defer func() { _ = so.Close() }()
 	for _, names := range nvmlNeeds {
 		found := false
 		for _, name := range names {

@@ -68,7 +68,7 @@ func (q *queue) release(keys []string) {
 	defer q.mu.Unlock()
 	for _, k := range keys {
 		if f := q.held[k]; f != nil {
-			f.Close()
+			_ = f.Close()
 		}
 		delete(q.held, k)
 	}
