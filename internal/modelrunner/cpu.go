@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"
 	"github.com/enginetest/enginetest/internal/cpu"
@@ -200,8 +201,10 @@ func (r *CPU) AllocateKV(blocks int) error {
 	return nil
 }
 
-// Holdings implements [Runner].
-func (r *CPU) Holdings() []ledger.Holding { return r.alloc.Ledger().Holdings() }
+// Holdings implements [Runner]. Other devices may share the ledger.
+func (r *CPU) Holdings() []ledger.Holding {
+	return slices.DeleteFunc(r.alloc.Ledger().Holdings(), func(h ledger.Holding) bool { return h.Device != r.alloc.Device() })
+}
 
 // Close implements [Runner]: it releases every part, the last acquired first, whatever fails. What would not go is in the error, stays in
 // the ledger, and is tried again by another Close.
@@ -226,7 +229,10 @@ func (r *CPU) Close() error {
 // release gives one part back. A panic is an error here: the parts that come after must go too.
 func (r *CPU) release(p part) (err error) {
 	defer func() {
-		if v := recover(); v != nil {
+		v := recover()
+		if cause, ok := v.(error); ok {
+			err = fmt.Errorf("panic: %w", cause)
+		} else if v != nil {
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
