@@ -108,7 +108,8 @@ func Attention(p *Pool, dst, q []float32, a AttnParams, c KVCache, seqs []AttnSe
 	p.Run(len(items), max(1, len(items)/(8*p.threads)), func(lo, hi int) {
 		buf := p.scratch.get(2 * at.stride)
 		defer p.scratch.put(buf)
-		for _, it := range items[lo:hi] {
+		for i := lo; i < hi; i++ {
+			it := &items[i]
 			sum := buf[:at.stride]
 			at.segment(it, it.lo, sum)
 			for s := it.lo + 1; s < it.hi; s++ {
@@ -159,13 +160,13 @@ func (at *attention) split(items []attnItem, parts int) {
 	defer at.p.scratch.put(buf)
 	at.p.Run(parts, 1, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			at.segment(items[list[i].item], list[i].seg, buf[i*at.stride:(i+1)*at.stride])
+			at.segment(&items[list[i].item], list[i].seg, buf[i*at.stride:(i+1)*at.stride])
 		}
 	})
 	i := 0
-	for _, it := range items {
-		sum := buf[i*at.stride:]
-		for i++; i < parts && list[i].seg > it.lo && items[list[i].item] == it; i++ {
+	for j := range items {
+		it, sum := &items[j], buf[i*at.stride:]
+		for i++; i < parts && list[i].item == j; i++ {
 			at.merge(it, sum, buf[i*at.stride:])
 		}
 		at.finish(it, sum)
@@ -173,14 +174,14 @@ func (at *attention) split(items []attnItem, parts int) {
 }
 
 // partial views a buffer as the outputs, maxima and sums of a tile, and the room behind them.
-func (at *attention) partial(it attnItem, buf []float32) (out, top, sum, room []float32) {
+func (at *attention) partial(it *attnItem, buf []float32) (out, top, sum, room []float32) {
 	n := it.rows * at.group
 	out, buf = buf[:n*at.c.HeadDim], buf[n*at.c.HeadDim:]
 	return out, buf[:n], buf[n : 2*n], buf[2*n:]
 }
 
 // segment computes the partial result of a tile over one segment: Σ exp(score - top)·v, top, and Σ exp(score - top), for every query vector.
-func (at *attention) segment(it attnItem, seg int, buf []float32) {
+func (at *attention) segment(it *attnItem, seg int, buf []float32) {
 	out, top, sum, room := at.partial(it, buf)
 	clear(out)
 	k, d, n := at.p.k, at.c.HeadDim, it.rows*at.group
@@ -206,38 +207,38 @@ func (at *attention) segment(it attnItem, seg int, buf []float32) {
 		top[v] = k.max(s)
 		sum[v] = k.expSum(s, top[v])
 	}
+	allLo, allHi := max(lo, at.sees(it, n-1)), min(hi, at.pos(it, 0)+1) // what every vector of the tile sees
 	at.runs(it, lo, hi, func(from, length, i int) {
 		add := func(v, rows, a, b int) { // rows vectors from v on, positions [a, b)
 			if a < b {
 				k.weighted(rows, &out[v*d], d, &scores[v*segment+a-lo], segment, b-a, &at.c.V[i+(a-from)*d])
 			}
 		}
-		for v := 0; v < n; v += 4 {
-			rows := min(4, n-v)
-			last := v + rows - 1
-			// All of them see [a, b); what only some see comes before and after it.
-			a, b := min(max(from, at.sees(it, last)), from+length), min(from+length, at.pos(it, v)+1)
-			b = max(a, b)
-			for r := v; r <= last; r++ {
-				add(r, 1, max(from, at.sees(it, r)), min(a, at.pos(it, r)+1))
+		a := min(max(from, allLo), from+length)
+		b := max(a, min(from+length, allHi))
+		if a > from {
+			for v := range n {
+				add(v, 1, max(from, at.sees(it, v)), min(a, at.pos(it, v)+1))
 			}
-			add(v, rows, a, b)
-			for r := v; r <= last; r++ {
-				add(r, 1, max(b, at.sees(it, r)), min(from+length, at.pos(it, r)+1))
+		}
+		add(0, n, a, b)
+		if b < from+length {
+			for v := range n {
+				add(v, 1, max(b, at.sees(it, v)), min(from+length, at.pos(it, v)+1))
 			}
 		}
 	})
 }
 
 // pos is the position of a query vector of a tile, sees the first position that it sees.
-func (at *attention) pos(it attnItem, v int) int {
+func (at *attention) pos(it *attnItem, v int) int {
 	return it.seq.Context - it.seq.Len + it.row + v/at.group
 }
 
-func (at *attention) sees(it attnItem, v int) int { return firstSeen(at.pos(it, v), at.Window) }
+func (at *attention) sees(it *attnItem, v int) int { return firstSeen(at.pos(it, v), at.Window) }
 
 // queries puts the query vectors of a tile beside each other; those of one row lie so already.
-func (at *attention) queries(it attnItem, room []float32) *float32 {
+func (at *attention) queries(it *attnItem, room []float32) *float32 {
 	width := at.group * at.c.HeadDim
 	from := ((it.seq.Start+it.row)*at.Heads + it.head*at.group) * at.c.HeadDim
 	if it.rows == 1 {
@@ -250,7 +251,7 @@ func (at *attention) queries(it attnItem, room []float32) *float32 {
 }
 
 // runs calls f for the stretches of positions [lo, hi) that lie in one block: first position, length, index of its vector in the cache.
-func (at *attention) runs(it attnItem, lo, hi int, f func(from, n, i int)) {
+func (at *attention) runs(it *attnItem, lo, hi int, f func(from, n, i int)) {
 	for lo < hi {
 		off := lo % at.c.BlockSize
 		n := min(hi-lo, at.c.BlockSize-off)
@@ -260,7 +261,7 @@ func (at *attention) runs(it attnItem, lo, hi int, f func(from, n, i int)) {
 }
 
 // merge adds the partial result of a later segment to sum.
-func (at *attention) merge(it attnItem, sum, next []float32) {
+func (at *attention) merge(it *attnItem, sum, next []float32) {
 	d := at.c.HeadDim
 	o, t, s, _ := at.partial(it, sum)
 	o2, t2, s2, _ := at.partial(it, next)
@@ -281,7 +282,7 @@ func (at *attention) merge(it attnItem, sum, next []float32) {
 	}
 }
 
-func (at *attention) finish(it attnItem, sum []float32) {
+func (at *attention) finish(it *attnItem, sum []float32) {
 	d := at.c.HeadDim
 	out, _, s, _ := at.partial(it, sum)
 	for v := range s {

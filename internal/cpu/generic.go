@@ -7,6 +7,7 @@ import (
 )
 
 var genericKernels = kernels{
+	once:     1,
 	tile:     tileGeneric,
 	convert:  convertGeneric,
 	weighted: weightedGeneric,

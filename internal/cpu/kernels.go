@@ -7,6 +7,8 @@ import "unsafe"
 type kernels struct {
 	// tile computes c[i*ldc+j] = Σ a[i*lda+t]·w[j*ldw+t] over t < k, for i < m and j < n. Strides are in elements of c, a and w.
 	tile func(t DType, m, n int, c *float32, ldc int, a *float32, lda int, w unsafe.Pointer, ldw, k int)
+	// once is the number of rows of a that a tile takes together: so many pass over w once.
+	once int
 	// convert widens len(dst) weights to float32, exactly.
 	convert func(t DType, dst []float32, src unsafe.Pointer)
 	// weighted adds Σ p[r*ldp+t]·v[t*d+i] over t < n, in order, to acc[r*d+i], for r < rows and i < d.

@@ -153,7 +153,7 @@ func (p *Pool) panelRows(rows, cols, m int, t DType) int {
 		share = rows / (3 * p.threads)
 	}
 	n := max(share, 32)
-	if passes := m > 4 || m == 3 || (m == 4 && p.tier != AVX512); passes {
+	if m > p.k.once {
 		size := t.Size()
 		if m >= widenAt {
 			size = 4

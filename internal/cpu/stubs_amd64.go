@@ -14,6 +14,11 @@ func tile1x4F32AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, l
 //go:noescape
 func tile2x4F32AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
+// tile3x4F32AVX2 multiplies 3 rows of a by 4·groups rows of w. Strides are in bytes.
+//
+//go:noescape
+func tile3x4F32AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
+
 // tile1x1F32AVX2 multiplies 1 rows of a by 1·groups rows of w. Strides are in bytes.
 //
 //go:noescape
@@ -28,6 +33,11 @@ func tile1x4BF16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, 
 //
 //go:noescape
 func tile2x4BF16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
+
+// tile3x4BF16AVX2 multiplies 3 rows of a by 4·groups rows of w. Strides are in bytes.
+//
+//go:noescape
+func tile3x4BF16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
 // tile1x1BF16AVX2 multiplies 1 rows of a by 1·groups rows of w. Strides are in bytes.
 //
@@ -48,6 +58,11 @@ func tile1x4F16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, l
 //
 //go:noescape
 func tile2x4F16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
+
+// tile3x4F16AVX2 multiplies 3 rows of a by 4·groups rows of w. Strides are in bytes.
+//
+//go:noescape
+func tile3x4F16AVX2(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
 // tile1x1F16AVX2 multiplies 1 rows of a by 1·groups rows of w. Strides are in bytes.
 //
@@ -119,6 +134,11 @@ func tile1x4F32AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte,
 //go:noescape
 func tile2x4F32AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
+// tile3x4F32AVX512 multiplies 3 rows of a by 4·groups rows of w. Strides are in bytes.
+//
+//go:noescape
+func tile3x4F32AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
+
 // tile4x4F32AVX512 multiplies 4 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
@@ -138,6 +158,11 @@ func tile1x4BF16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte
 //
 //go:noescape
 func tile2x4BF16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
+
+// tile3x4BF16AVX512 multiplies 3 rows of a by 4·groups rows of w. Strides are in bytes.
+//
+//go:noescape
+func tile3x4BF16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
 // tile4x4BF16AVX512 multiplies 4 rows of a by 4·groups rows of w. Strides are in bytes.
 //
@@ -163,6 +188,11 @@ func tile1x4F16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte,
 //
 //go:noescape
 func tile2x4F16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
+
+// tile3x4F16AVX512 multiplies 3 rows of a by 4·groups rows of w. Strides are in bytes.
+//
+//go:noescape
+func tile3x4F16AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 
 // tile4x4F16AVX512 multiplies 4 rows of a by 4·groups rows of w. Strides are in bytes.
 //

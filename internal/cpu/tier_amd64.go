@@ -29,9 +29,12 @@ func tierKernels(t Tier) *kernels {
 	return nil
 }
 
-// tiles are the assembly tiles of a tier: for each weight type, of one, two and four rows of activations times groups of four rows of weights,
-// and of one times groups of one.
-type tiles [3]struct{ rows1, rows2, rows4, single tileFunc }
+// tiles are the assembly tiles of a tier, for each weight type: rows[m] takes m rows of activations and groups of four rows of weights, single
+// takes one of each.
+type tiles [3]struct {
+	rows   [5]tileFunc
+	single tileFunc
+}
 
 type tileFunc func(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw, k, groups uintptr)
 
@@ -42,14 +45,12 @@ func (ts *tiles) run(t DType, m, n int, c *float32, ldc int, a *float32, lda int
 	groups, rest := n/4, n%4
 	for i := 0; i < m; {
 		ci, ai := at(c, i*ldc), at(a, i*lda)
-		tile, step := f.rows1, 1
-		if m-i >= 4 && f.rows4 != nil {
-			tile, step = f.rows4, 4
-		} else if m-i >= 2 {
-			tile, step = f.rows2, 2
+		step := min(m-i, 4)
+		for f.rows[step] == nil {
+			step--
 		}
 		if groups > 0 {
-			tile(ci, cb, ai, ab, (*byte)(w), wb, kb, uintptr(groups))
+			f.rows[step](ci, cb, ai, ab, (*byte)(w), wb, kb, uintptr(groups))
 		}
 		if rest > 0 {
 			for r := range step {
@@ -75,15 +76,15 @@ func weightedRows(one, four weightedFunc) func(rows int, acc *float32, d int, p 
 }
 
 var avx512Tiles = tiles{
-	F32:  {tile1x4F32AVX512, tile2x4F32AVX512, tile4x4F32AVX512, tile1x1F32AVX512},
-	BF16: {tile1x4BF16AVX512, tile2x4BF16AVX512, tile4x4BF16AVX512, tile1x1BF16AVX512},
-	F16:  {tile1x4F16AVX512, tile2x4F16AVX512, tile4x4F16AVX512, tile1x1F16AVX512},
+	F32:  {[5]tileFunc{1: tile1x4F32AVX512, tile2x4F32AVX512, tile3x4F32AVX512, tile4x4F32AVX512}, tile1x1F32AVX512},
+	BF16: {[5]tileFunc{1: tile1x4BF16AVX512, tile2x4BF16AVX512, tile3x4BF16AVX512, tile4x4BF16AVX512}, tile1x1BF16AVX512},
+	F16:  {[5]tileFunc{1: tile1x4F16AVX512, tile2x4F16AVX512, tile3x4F16AVX512, tile4x4F16AVX512}, tile1x1F16AVX512},
 }
 
 var avx2Tiles = tiles{
-	F32:  {tile1x4F32AVX2, tile2x4F32AVX2, nil, tile1x1F32AVX2},
-	BF16: {tile1x4BF16AVX2, tile2x4BF16AVX2, nil, tile1x1BF16AVX2},
-	F16:  {tile1x4F16AVX2, tile2x4F16AVX2, nil, tile1x1F16AVX2},
+	F32:  {[5]tileFunc{1: tile1x4F32AVX2, tile2x4F32AVX2, tile3x4F32AVX2}, tile1x1F32AVX2},
+	BF16: {[5]tileFunc{1: tile1x4BF16AVX2, tile2x4BF16AVX2, tile3x4BF16AVX2}, tile1x1BF16AVX2},
+	F16:  {[5]tileFunc{1: tile1x4F16AVX2, tile2x4F16AVX2, tile3x4F16AVX2}, tile1x1F16AVX2},
 }
 
 func first(x []float32) *float32 { return unsafe.SliceData(x) }
@@ -91,6 +92,7 @@ func first(x []float32) *float32 { return unsafe.SliceData(x) }
 func count(x []float32) uintptr { return uintptr(len(x)) }
 
 var avx512Kernels = kernels{
+	once: 4,
 	tile: avx512Tiles.run,
 	convert: func(t DType, dst []float32, src unsafe.Pointer) {
 		switch t {
@@ -121,6 +123,7 @@ var avx512Kernels = kernels{
 
 // The AVX2 functions take whole vectors of eight only. What is left over goes through padded copies, or plain Go.
 var avx2Kernels = kernels{
+	once: 3,
 	tile: func(t DType, m, n int, c *float32, ldc int, a *float32, lda int, w unsafe.Pointer, ldw, k int) {
 		if k < 8 {
 			tileGeneric(t, m, n, c, ldc, a, lda, w, ldw, k)

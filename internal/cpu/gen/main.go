@@ -18,8 +18,8 @@ type isa struct {
 }
 
 var (
-	avx2   = &isa{name: "AVX2", lanes: 8, rows: []int{1, 2}}
-	avx512 = &isa{name: "AVX512", lanes: 16, rows: []int{1, 2, 4}}
+	avx2   = &isa{name: "AVX2", lanes: 8, rows: []int{1, 2, 3}}
+	avx512 = &isa{name: "AVX512", lanes: 16, rows: []int{1, 2, 3, 4}}
 )
 
 func main() {

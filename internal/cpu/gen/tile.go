@@ -52,14 +52,14 @@ func tile(s *isa, t string, m, n int) {
 		}
 	}
 	step := func(load func(t string, m Mem) reg.VecVirtual, disp int) {
-		var y []reg.VecVirtual
-		for j := range n {
-			y = append(y, load(t, row(wp, ldw, ldw3, j).Offset(disp*s.bytes(t))))
+		x := make([]reg.VecVirtual, m) // few registers are left beside the accumulators: one for w
+		for i := range x {
+			x[i] = load("F32", row(a, lda, lda3, i).Offset(disp*s.bytes("F32")))
 		}
-		for i := range m {
-			x := load("F32", row(a, lda, lda3, i).Offset(disp*s.bytes("F32")))
-			for j := range n {
-				VFMADD231PS(y[j], x, acc[i][j])
+		for j := range n {
+			y := load(t, row(wp, ldw, ldw3, j).Offset(disp*s.bytes(t)))
+			for i := range m {
+				VFMADD231PS(y, x[i], acc[i][j])
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func tile(s *isa, t string, m, n int) {
 		mask := tailMask(k)
 		step(func(t string, m Mem) reg.VecVirtual { return s.load(t, m, mask) }, 0)
 	} else {
-		lastMask(s, t, a, wp, k, func(mask reg.VecVirtual) {
+		lastMask(s, t, a, wp, k, func(mask Mem) {
 			step(func(t string, m Mem) reg.VecVirtual {
 				v := s.load(t, m, nil)
 				VANDPS(mask, v, v)
@@ -131,7 +131,7 @@ func tile(s *isa, t string, m, n int) {
 var masks Mem
 
 // lastMask moves the pointers back to the last eight elements, and gives the mask of the last k lanes of them.
-func lastMask(s *isa, t string, a, w, k reg.Register, f func(mask reg.VecVirtual)) {
+func lastMask(s *isa, t string, a, w, k reg.Register, f func(mask Mem)) {
 	if masks.Symbol.Name == "" {
 		masks = GLOBL("lastLanes", RODATA|NOPTR)
 		for i := range 16 { // eight times 0, then eight times all ones
@@ -152,9 +152,7 @@ func lastMask(s *isa, t string, a, w, k reg.Register, f func(mask reg.VecVirtual
 		LEAQ(Mem{Base: w, Index: back, Scale: 2}, w)
 	}
 	LEAQ(masks, base)
-	mask := YMM()
-	VMOVUPS(Mem{Base: base, Index: k, Scale: 4}, mask)
-	f(mask)
+	f(Mem{Base: base, Index: k, Scale: 4})
 }
 
 // convert writes dst[i] = the float32 of src[i], n a multiple of the lanes; AVX-512 masks the rest.
