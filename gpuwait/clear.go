@@ -199,6 +199,7 @@ type watch struct {
 
 	holders    []Holder
 	first      []Holder // as first seen
+	listed     bool     // first is known
 	holdersErr error
 	holdersAt  time.Time
 	sameSince  time.Time // since when the set of holders has been the same
@@ -243,7 +244,7 @@ func (w *watch) failed(now time.Time, err error) error {
 	if !errors.Is(err, ErrCannotMeasure) {
 		err = fmt.Errorf("%w: %w", ErrCannotMeasure, err)
 	}
-	return fmt.Errorf("gpuwait: %s, %s into the wait (%s; %d samples): %w", w.device, age(now.Sub(w.start)), last, w.samples, err)
+	return fmt.Errorf("gpuwait: %s, %s into the wait (%s; %s): %w", w.device, age(now.Sub(w.start)), last, samples(w.samples), err)
 }
 
 func (w *watch) isSettled(now time.Time, used int64) bool {
@@ -268,8 +269,8 @@ func (w *watch) listHolders(now time.Time) {
 	if !same || w.holdersAt.IsZero() {
 		w.sameSince = now
 	}
-	if w.first == nil && err == nil {
-		w.first = holders
+	if !w.listed && err == nil {
+		w.first, w.listed = holders, true
 	}
 	w.holders, w.holdersErr, w.holdersAt = holders, err, now
 }

@@ -50,7 +50,7 @@ func (p Process) String() string {
 	if p.Test != "" {
 		parts = append(parts, p.Test)
 	}
-	if !p.Started.IsZero() {
+	if !p.Started.IsZero() && p.Started.Before(time.Now()) {
 		parts = append(parts, fmt.Sprintf("started %s ago", age(time.Since(p.Started).Round(time.Second))))
 	}
 	if p.State == exiting {

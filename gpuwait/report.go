@@ -87,7 +87,7 @@ func (o *options) join(w *watch, lease *Lessee) (list []Process, unattributed in
 				p.Grew = h.Bytes - f.Bytes
 			}
 		}
-		if !slices.ContainsFunc(w.first, func(f Holder) bool { return f.PID == h.PID }) {
+		if w.listed && !slices.ContainsFunc(w.first, func(f Holder) bool { return f.PID == h.PID }) {
 			p.Grew = h.Bytes
 		}
 		unattributed -= h.Bytes
@@ -143,7 +143,7 @@ func (d DeviceReport) write(b *strings.Builder, r Report) {
 		}
 	}
 	fmt.Fprintf(b, "gpuwait: %s still holds %s", d.Device, of(d.Memory, want))
-	fmt.Fprintf(b, " after %s (%d samples, last change %s ago)\n", age(r.Elapsed), d.Samples, age(d.Unchanged))
+	fmt.Fprintf(b, " after %s (%s, last change %s ago)\n", age(r.Elapsed), samples(d.Samples), age(d.Unchanged))
 	for _, p := range d.Holders {
 		fmt.Fprintf(b, "    %10s  %s\n", p.bytes(), p)
 	}
@@ -224,6 +224,13 @@ func of(m Memory, want string) string {
 		in = append(in, "more than there is: the reading is suspect")
 	}
 	return fmt.Sprintf("%s of %s (%s)", size(m.Used), size(m.Total), strings.Join(in, ", "))
+}
+
+func samples(n int) string {
+	if n == 1 {
+		return "1 sample"
+	}
+	return fmt.Sprintf("%d samples", n)
 }
 
 // age prints a duration with the precision that a reader needs.

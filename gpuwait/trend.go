@@ -92,7 +92,7 @@ func (d DeviceReport) advice() string {
 		}
 		return "unchanged while its holders live: waiting longer will not help; end them, or find out why their owner did not"
 	case TrendFalling:
-		return "still falling: the wait was too short, not the memory stuck"
+		return "the wait was too short; the memory is not stuck"
 	case TrendRising:
 		return "it grew during the wait" + d.growers() + ": somebody is allocating on this device now; lease it (gpuwait.Acquire) to be alone"
 	case TrendRefill:

@@ -99,8 +99,8 @@ func visible(all []Device, variable string, getenv func(string) (string, bool), 
 	var out []Device
 	for name := range strings.SplitSeq(value, ",") {
 		name = strings.TrimSpace(name)
-		_, notNumber := strconv.Atoi(name)
-		if notNumber == nil && !indexed && !sameKind(all) {
+		n, notNumber := strconv.Atoi(name)
+		if notNumber == nil && n >= 0 && !indexed && !sameKind(all) {
 			return nil, fmt.Errorf("gpuwait: %w: %s=%s: the GPUs differ, so index %s depends on CUDA's fastest-first order: use UUIDs, or set CUDA_DEVICE_ORDER=PCI_BUS_ID",
 				ErrBadSelector, variable, value, name)
 		}

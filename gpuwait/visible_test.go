@@ -63,6 +63,7 @@ func TestVisible(t *testing.T) {
 		{"GPU- alone names nothing", three, env{"CUDA_VISIBLE_DEVICES": "GPU-"}, nil, gpuwait.ErrNoneVisible},
 		{"the same device twice is refused", three, env{"CUDA_VISIBLE_DEVICES": "1,GPU-aaaa9"}, nil, gpuwait.ErrBadSelector},
 		{"with GPUs of two kinds an index is ambiguous", []gpuwait.Device{gpuA, small}, env{"CUDA_VISIBLE_DEVICES": "0"}, nil, gpuwait.ErrBadSelector},
+		{"-1 is not", []gpuwait.Device{gpuA, small}, env{"CUDA_VISIBLE_DEVICES": "-1"}, nil, gpuwait.ErrNoneVisible},
 		{"and clear in PCI order", []gpuwait.Device{gpuA, small}, env{"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, []gpuwait.Device{small}, nil},
 		{"and by UUID", []gpuwait.Device{gpuA, small}, env{"CUDA_VISIBLE_DEVICES": small.UUID}, []gpuwait.Device{small}, nil},
 		{"MIG by UUID", mig, env{"CUDA_VISIBLE_DEVICES": slice2.UUID}, []gpuwait.Device{slice2}, nil},
