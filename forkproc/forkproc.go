@@ -74,7 +74,7 @@ type child struct {
 	start  time.Time
 
 	others     map[string]bool // tests whose children ran at the same time
-	acceptable string          // the pattern that would accept the first leftover
+	acceptable []string        // the patterns that would accept the leftovers, quoted
 }
 
 // childTemp is the child's TMPDIR. It is its own, so what is left in it is its own too.
@@ -161,21 +161,16 @@ func (c *child) run() Outcome {
 	_ = noteW.Close()
 	c.pid = p.PID()
 
-	notes := make(chan struct{})
+	defer p.Kill() // should repeating the child's tests end this goroutine
+
+	notes, streamed, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	hello := make(chan int, 1)
-	go func() { defer close(notes); c.readNotes(noteR, hello) }()
-	streamed := make(chan struct{})
-	go func() {
-		defer close(streamed)
-		_ = readStream(outR, c.replay.handle)
-	}()
-	watched := make(chan []proc.Process)
-	go func() { watched <- c.watch(p, hello, outR, noteR, streamed, notes) }()
-	over := make(chan struct{})
 	var survivors []proc.Process
+	go func() { defer close(notes); c.readNotes(noteR, hello) }()
+	go func() { defer close(streamed); _ = readStream(outR, c.replay.handle) }()
 	go func() {
 		defer close(over)
-		survivors = <-watched
+		survivors = c.watch(p, hello, outR, noteR, streamed, notes)
 		c.facts.running = c.replay.running()
 		c.replay.finish()
 	}()

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -38,9 +39,7 @@ func (c *child) leftovers(before snapshot, survivors []proc.Process, status Stat
 		if c.cfg.accepts(l) {
 			continue
 		}
-		if c.acceptable == "" {
-			c.acceptable = l.keys[0]
-		}
+		c.acceptable = append(c.acceptable, strconv.Quote(l.keys[0]))
 		texts = append(texts, l.text)
 	}
 	return texts
@@ -90,8 +89,8 @@ func (c *child) overlapping() []string {
 
 func bytesText(n int64) string {
 	switch {
-	case n >= 10<<20:
-		return fmt.Sprintf("%d MiB", n>>20)
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
 	case n >= 10<<10:
 		return fmt.Sprintf("%d KiB", n>>10)
 	}

@@ -23,10 +23,10 @@ func (e *CUDAError) Error() string {
 }
 
 // RequireNoCUDA ends the test when NoCUDA finds that this process has initialised CUDA, or cannot tell.
-func RequireNoCUDA(t testing.TB) {
-	t.Helper()
+func RequireNoCUDA(tb testing.TB) {
+	tb.Helper()
 	if err := NoCUDA(); err != nil {
-		t.Fatalf("forkproc: %s: %v", t.Name(), err)
+		tb.Fatalf("forkproc: %s: %v", tb.Name(), err)
 	}
 }
 

@@ -59,7 +59,7 @@ func limitedGroup(limit int) (string, error) {
 	}
 	for line := range strings.Lines(string(b)) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		base, file := "", ""
+		var base, file string
 		switch {
 		case f[1] == "memory":
 			base, file = "/sys/fs/cgroup/memory"+f[2], "memory.limit_in_bytes"

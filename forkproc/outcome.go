@@ -164,9 +164,12 @@ func (f *facts) judge() (Status, string) {
 		if f.exitCode == 0 {
 			hint = " (a C library called exit, or os.Exit(0)?)"
 		}
+		if !f.begun {
+			return ExitedEnd, fmt.Sprintf("child exited with code %d%s%s", f.exitCode, where, hint)
+		}
 		return ExitedEnd, fmt.Sprintf("child exited with code %d before the test finished%s%s", f.exitCode, where, hint)
 	case !f.begun:
-		return NotReached, fmt.Sprintf("the test came to its end in the child (%s) without reaching forkproc.Run: its code above Run took another way than in the parent", f.verdict)
+		return NotReached, fmt.Sprintf("child came to the end of the test (%s) without reaching forkproc.Run: the code above Run took another way than in the parent", f.verdict)
 	case !f.ended:
 		return ExitedEnd, fmt.Sprintf("child printed a result (%s) that it did not confirm: something wrote test2json frames to its output and ended it with exit code %d", f.verdict, f.exitCode)
 	case f.exitCode != 0:
@@ -174,7 +177,7 @@ func (f *facts) judge() (Status, string) {
 		if f.race {
 			hint = "a data race outside of the test"
 		}
-		return Failed, fmt.Sprintf("the test ended (%s) but then its process exited with code %d: %s", f.verdict, f.exitCode, hint)
+		return Failed, fmt.Sprintf("child ended the test (%s) but then exited with code %d: %s", f.verdict, f.exitCode, hint)
 	case f.verdict == "skip" && !f.bodyPass:
 		return Skipped, "skipped"
 	}

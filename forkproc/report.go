@@ -48,8 +48,8 @@ func (c *child) report(o *Outcome) {
 		t.Error(c.verdict(o))
 	}
 	if len(o.Leftovers) > 0 && !c.cfg.keepQuiet {
-		t.Errorf("forkproc: %s: child (pid %d, %s) left behind:\n    %s\n    to accept it: forkproc.Accept(%q)",
-			t.Name(), o.PID, o.Status, strings.Join(o.Leftovers, "\n    "), c.acceptable)
+		t.Errorf("forkproc: %s: child (pid %d, %s) left behind:\n    %s\n    to accept: forkproc.Accept(%s)\n    to repeat: %s",
+			t.Name(), o.PID, o.Status, strings.Join(o.Leftovers, "\n    "), strings.Join(c.acceptable, ", "), command(t.Name()))
 	}
 	switch {
 	case t.Failed():

@@ -3,6 +3,7 @@ package forkproc
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"strings"
 )
@@ -41,9 +42,9 @@ func readStream(r io.Reader, emit func(event)) error {
 		switch {
 		case len(line) == 0 && err == nil:
 			emit(event{kind: "text"})
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return nil
-		case err != nil && err != bufio.ErrBufferFull:
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
 			return err
 		}
 	}

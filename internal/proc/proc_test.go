@@ -123,12 +123,20 @@ func TestLifelineKillsTheGroup(t *testing.T) {
 
 func TestThreadOfTheParentMayEnd(t *testing.T) {
 	// Pdeathsig follows the thread that forked. A caller whose thread ends must not take the child with it.
-	ch := make(chan *Child)
+	ch := make(chan *Child, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		ch <- start(t, "sleep", "60")
+		c, err := Start(exec.Command("sleep", "60"))
+		if err != nil {
+			t.Error(err)
+			close(ch)
+			return
+		}
+		ch <- c
 	}()
 	c := <-ch
+	require.NotNil(t, c)
+	defer func() { c.Kill(); <-c.Done(); c.Sweep(0) }()
 	time.Sleep(50 * time.Millisecond)
 	require.Nil(t, c.State(), "the child died with the thread of the caller")
 }
