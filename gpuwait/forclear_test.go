@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -118,6 +119,25 @@ func TestHoldersAreNamed(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(b, &back))
 	assert.Equal(t, r.String(), back.String(), "the JSON says as much as the message")
+}
+
+// A process whose test is gone, and a process that init started: only one of them is left over.
+func TestOrphansAreNamed(t *testing.T) {
+	var pid int
+	sh := exec.Command("sh", "-c", "sleep 30 >/dev/null 2>&1 & echo $!")
+	sh.Env = append(os.Environ(), gpuwait.TestEnv+"=TestGone")
+	out, err := sh.Output()
+	require.NoError(t, err)
+	_, err = fmt.Sscan(string(out), &pid)
+	require.NoError(t, err)
+	defer syscall.Kill(pid, syscall.SIGKILL)
+	src := gpuwaittest.New(h200(gpuwaittest.Step{Used: 63 * gib, Holders: []gpuwait.Holder{holder(pid, gib), holder(1, gib)}}))
+	inv, err := gpuwait.Inspect(src, gpuwait.LeaseDir(t.TempDir()))
+	require.NoError(t, err)
+	t.Log("\n" + inv.String())
+	assert.Contains(t, inv.String(), "sleep 30  TestGone  started")
+	assert.Equal(t, 1, strings.Count(inv.String(), "← left over from a test whose process is gone"))
+	assert.NotContains(t, inv.String(), "its parent is gone")
 }
 
 func waitForZombie(t *testing.T, pid int) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -340,6 +341,11 @@ func leaseHolder(mode string) {
 		fmt.Printf("leased %s with %d files\n", l.UUIDs(), len(l.Files()))
 		return
 	}
+	if mode == "hold" {
+		fmt.Println("child none")
+		time.Sleep(time.Minute)
+		return
+	}
 	child := exec.Command("sleep", "60")
 	if mode == "inherit" {
 		child.ExtraFiles = l.Files()
@@ -411,6 +417,41 @@ func TestLeaseOutlivesItsTaker(t *testing.T) {
 			l.Release()
 		})
 	}
+}
+
+// Killed at any moment, a taker leaves nothing that keeps the next one out.
+func TestLeaseTakerKilledAtRandomMoments(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "locks")
+	opts := []gpuwait.Option{gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)), gpuwait.Timeout(10 * time.Second)}
+	taken := 0
+	for i := range 30 {
+		taker, lines := holderProcess(t, dir, "hold")
+		require.NoError(t, taker.Start())
+		if i%3 == 0 {
+			answer(t, lines, "child ") // it has the lease
+			taken++
+		} else {
+			time.Sleep(rand.N(30 * time.Millisecond)) // anywhere between exec and having it
+		}
+		require.NoError(t, taker.Process.Kill())
+		taker.Wait()
+		l, err := gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.As("TestNext"))...)
+		require.NoError(t, err)
+		l.Release()
+	}
+	assert.Positive(t, taken)
+}
+
+// A lock that is held, with a line that nobody can read.
+func TestLeaseOfNobody(t *testing.T) {
+	dir := t.TempDir()
+	f, err := os.Create(filepath.Join(dir, gpu1+".lock"))
+	require.NoError(t, err)
+	defer f.Close()
+	f.WriteString("{garbage")
+	require.NoError(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
+	_, err = gpuwait.AcquireContext(t.Context(), 1, gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)), gpuwait.Timeout(0))
+	require.ErrorContains(t, err, "leased by a process that left no name")
 }
 
 func TestLeaseInChild(t *testing.T) {

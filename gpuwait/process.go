@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -79,9 +80,10 @@ func (fs procFS) read(pid int, name string) []byte {
 }
 
 type procStat struct {
-	state  byte
-	parent int
-	start  int64 // clock ticks since boot
+	state   byte
+	parent  int
+	session int
+	start   int64 // clock ticks since boot
 }
 
 // stat parses /proc/PID/stat (proc(5)); the command name may hold spaces and parentheses, so fields count from the last ")".
@@ -97,6 +99,7 @@ func (fs procFS) stat(pid int) (st procStat, ok bool) {
 	}
 	st.state = f[0][0]
 	st.parent, _ = strconv.Atoi(f[1])
+	st.session, _ = strconv.Atoi(f[3])
 	st.start, _ = strconv.ParseInt(f[19], 10, 64)
 	return st, true
 }
@@ -122,7 +125,6 @@ func (fs procFS) process(h Holder) Process {
 		return p
 	}
 	p.Command = fs.command(h.PID)
-	p.Relation = fs.relation(h.PID, st.parent)
 	if boot := fs.boot(); boot > 0 {
 		p.Started = time.Unix(boot, 0).Add(time.Duration(st.start) * time.Second / userHZ)
 	}
@@ -130,6 +132,10 @@ func (fs procFS) process(h Holder) Process {
 		if v, ok := bytes.CutPrefix(kv, []byte(TestEnv+"=")); ok {
 			p.Test = string(v)
 		}
+	}
+	p.Relation = fs.relation(h.PID)
+	if p.Relation == "" && fs.adopted(st.parent) && (p.Test != "" || st.session != h.PID) { // a service leads a session of its own
+		p.Relation = "orphan"
 	}
 	return p
 }
@@ -164,7 +170,13 @@ func (fs procFS) command(pid int) string {
 	return line
 }
 
-func (fs procFS) relation(pid, parent int) string {
+// adopted: the parent is a process whose business is to take orphans in.
+func (fs procFS) adopted(parent int) bool {
+	comm := strings.TrimSpace(string(fs.read(parent, "comm")))
+	return parent == 1 || slices.Contains([]string{"systemd", "tini", "dumb-init", "docker-init", "catatonit"}, comm)
+}
+
+func (fs procFS) relation(pid int) string {
 	switch {
 	case pid == os.Getpid():
 		return "this process"
@@ -172,8 +184,6 @@ func (fs procFS) relation(pid, parent int) string {
 		return "child of this process"
 	case fs.descends(os.Getpid(), pid):
 		return "parent of this process"
-	case parent == 1:
-		return "orphan"
 	}
 	return ""
 }
