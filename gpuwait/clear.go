@@ -1,6 +1,7 @@
 package gpuwait
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,6 +137,7 @@ func Clear(ctx context.Context, src Source, cond Condition, opts ...Option) (Rep
 		watches = append(watches, w)
 	}
 	end := r.Started.Add(o.timeout)
+	var cancelled error
 	for {
 		met := true
 		for _, w := range watches {
@@ -150,6 +152,8 @@ func Clear(ctx context.Context, src Source, cond Condition, opts ...Option) (Rep
 		switch {
 		case met:
 			return o.report(r, watches, Cleared), nil
+		case cancelled != nil:
+			return o.notClear(r, watches, Cancelled, cancelled)
 		case !now.Before(end):
 			return o.notClear(r, watches, TimedOut, nil)
 		case slices.ContainsFunc(watches, func(w *watch) bool { return w.hopeless(now) }):
@@ -160,7 +164,7 @@ func Clear(ctx context.Context, src Source, cond Condition, opts ...Option) (Rep
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return o.notClear(r, watches, Cancelled, context.Cause(ctx))
+			cancelled = context.Cause(ctx) // one last reading: it is the one that is reported
 		case <-timer.C:
 		}
 	}
@@ -265,6 +269,7 @@ func (w *watch) isSettled(now time.Time, used int64) bool {
 
 func (w *watch) listHolders(now time.Time) {
 	holders, err := w.src.Holders(w.device.UUID)
+	slices.SortFunc(holders, func(a, b Holder) int { return cmp.Compare(a.PID, b.PID) })
 	same := w.holdersErr == nil && err == nil && slices.EqualFunc(holders, w.holders, func(a, b Holder) bool { return a.PID == b.PID })
 	if !same || w.holdersAt.IsZero() {
 		w.sameSince = now

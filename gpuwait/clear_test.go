@@ -195,6 +195,17 @@ func TestClearContextEndsTheWait(t *testing.T) {
 	})
 }
 
+// What happens between the last poll and the end of the context is not missed.
+func TestClearLooksOnceMoreWhenTheContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+		defer cancel()
+		src := gpuwaittest.New(h200(gpuwaittest.Step{Used: 63 * gib}, gpuwaittest.Step{At: 60*time.Second - time.Millisecond}))
+		_, err := gpuwait.Clear(ctx, src, gpuwait.Ratio(0.1), everything)
+		require.NoError(t, err)
+	})
+}
+
 func TestClearCannotMeasure(t *testing.T) {
 	lost := fmt.Errorf("%w: GPU is lost", gpuwait.ErrLost)
 	hiccup := errors.New("timeout talking to the driver")

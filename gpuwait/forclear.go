@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -101,7 +102,7 @@ func testDeadline(t TB) (time.Time, bool) {
 func reproduce(test string) string {
 	var pattern []string
 	for part := range strings.SplitSeq(test, "/") {
-		pattern = append(pattern, "^"+part+"$")
+		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
 	}
 	pkg := "./" + strings.TrimSuffix(filepath.Base(os.Args[0]), ".test")
 	if info, ok := debug.ReadBuildInfo(); ok && strings.HasSuffix(info.Path, ".test") {

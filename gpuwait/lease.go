@@ -179,6 +179,7 @@ type attempt struct {
 	inherited  []string
 	start      time.Time
 	why        map[string]string // by UUID: why it could not be taken
+	lost       []error
 }
 
 func (a *attempt) wait(ctx context.Context) (*Lease, error) {
@@ -224,8 +225,11 @@ func (a *attempt) wait(ctx context.Context) (*Lease, error) {
 
 // try takes n devices if it is this attempt's turn and so many are to be had now; all or none, under the folder's gate.
 func (a *attempt) try(place *place) (*Lease, error) {
-	a.why = map[string]string{}
+	a.why, a.lost = map[string]string{}, nil
 	wanted := a.preferred()
+	if len(a.candidates)-len(a.lost) < a.n {
+		return nil, fmt.Errorf("gpuwait: %s wants %d of %d devices: %w", a.o.name, a.n, len(a.candidates), errors.Join(a.lost...))
+	}
 	if len(wanted) < a.n {
 		return nil, nil
 	}
@@ -316,6 +320,9 @@ func (a *attempt) preferred() []Device {
 			m, err = checked(d, m)
 		}
 		switch {
+		case errors.Is(err, ErrLost):
+			a.lost = append(a.lost, fmt.Errorf("%s: %w", d, err))
+			fallthrough
 		case err != nil:
 			a.why[d.UUID] = err.Error()
 		case m.Free() < a.o.minFree:

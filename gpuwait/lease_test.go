@@ -92,6 +92,10 @@ func TestLeaseChoosesTheEmptiest(t *testing.T) {
 	_, err = gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.Timeout(0), gpuwait.As("TestLost"))...)
 	require.ErrorContains(t, err, "device lost", "a device that cannot be measured is not leased")
 
+	_, err = gpuwait.AcquireContext(t.Context(), 2, with(opts, gpuwait.As("TestLost"))...)
+	require.ErrorIs(t, err, gpuwait.ErrLost, "and not waited for when the others are too few")
+	require.NotErrorIs(t, err, gpuwait.ErrBusy)
+
 	src.Set(gpu1, gpuwaittest.Step{Used: 100 * gib})
 	time.AfterFunc(20*time.Millisecond, func() { src.Set(gpu1, gpuwaittest.Step{}) })
 	late, err := gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.MinFree(50*gib))...)
