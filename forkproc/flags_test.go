@@ -29,7 +29,7 @@ func TestFlagsOfTheChild(t *testing.T) {
 		}
 	}
 	joined := strings.Join(args, " ")
-	require.Regexp(t, `-test.testlogfile=/\S+/testlog `, joined)
+	require.Regexp(t, `-test.testlogfile=/\S+/\.forkproc-testlog `, joined)
 	require.NotContains(t, joined, log, "the child would truncate it")
 	require.Regexp(t, `-test.timeout=(39\.9\d*|40)s `, joined, "50 s less four graces of 5 %")
 	for _, want := range []string{

@@ -70,15 +70,15 @@ type child struct {
 	replay *replay
 	pid    int // of the test binary; a wrapper has another
 	logs   string
-	tmp    string
+	tmp    string // the child's TMPDIR; it is its own, so what is left in it is its own too
 	start  time.Time
 
 	others     map[string]bool // tests whose children ran at the same time
 	acceptable []string        // the patterns that would accept the leftovers, quoted
 }
 
-// childTemp is the child's TMPDIR. It is its own, so what is left in it is its own too.
-func (c *child) childTemp() string { return filepath.Join(c.tmp, "t") }
+// testLogName is the child's test log, in its temporary folder.
+const testLogName = ".forkproc-testlog"
 
 func newChild(t *testing.T, cfg *config, s step) (*child, error) {
 	exe, err := os.Executable()
@@ -99,16 +99,16 @@ func newChild(t *testing.T, cfg *config, s step) (*child, error) {
 	}
 	log := ""
 	if f := flagValue("test.testlogfile"); f != "" {
-		c.logs = filepath.Join(c.tmp, "testlog")
+		c.logs = filepath.Join(c.tmp, testLogName)
 		log = c.logs
 	}
 	argv := append(append([]string{}, cfg.wrap...), exe)
 	argv = append(argv, childArgs(os.Args[1:], s.Test, c.limits.child, log, cfg.args)...)
 	c.cmd = exec.Command(argv[0], argv[1:]...)
 	c.cmd.Dir = startDir
-	c.cmd.Env = childEnv(append(cfg.env, envTest+"="+s.Test, envWay+"="+string(next)), c.childTemp())
+	c.cmd.Env = childEnv(append(cfg.env, envTest+"="+s.Test, envWay+"="+string(next)), c.tmp)
 	c.replay = newReplay(s.Test, &c.facts, cfg.expect != nil)
-	return c, os.Mkdir(c.childTemp(), 0o700)
+	return c, nil
 }
 
 // childEnv is the parent's environment with what every child needs, then what the options say.

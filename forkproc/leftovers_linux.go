@@ -7,40 +7,66 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/enginetest/enginetest/internal/proc"
 )
 
-// A snapshot holds the names that were there before the child: shared memory of both kinds, and sockets and FIFOs in the
-// working folder and the system's temporary folder.
-type snapshot map[string]bool
+// A snapshot is what was there before the child: the names of shared memory of both kinds, and when the folders last changed in
+// which sockets are looked for.
+type snapshot struct {
+	shm     map[string]bool
+	folders map[string]int64
+}
 
 func (c *child) snapshot() snapshot {
-	s := snapshot{}
-	for _, name := range candidates() {
-		s[name] = true
+	s := snapshot{map[string]bool{}, map[string]int64{}}
+	for _, e := range readDir("/dev/shm") {
+		s.shm["/dev/shm/"+e.Name()] = true
 	}
 	for _, seg := range segments() {
-		s[seg.name()] = true
+		s.shm[seg.name()] = true
+	}
+	for _, dir := range []string{startDir, os.TempDir()} {
+		s.folders[dir] = changed(dir)
 	}
 	return s
 }
 
-func candidates() []string {
+func changed(dir string) int64 {
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil {
+		return 0
+	}
+	return st.Mtim.Nano()
+}
+
+// candidates are the names of new shared memory, sockets and FIFOs.
+func (c *child) candidates(before snapshot) []string {
 	var names []string
-	list := func(dir string, wanted func(fs.FileMode) bool) {
+	for _, e := range readDir("/dev/shm") {
+		if name := "/dev/shm/" + e.Name(); !before.shm[name] {
+			names = append(names, name)
+		}
+	}
+	// A socket's inode does not change after it is made; file times lag behind the clock by a tick of the kernel.
+	since := c.start.Add(-20 * time.Millisecond).UnixNano()
+	for dir, when := range before.folders {
+		if changed(dir) == when {
+			continue
+		}
 		for _, e := range readDir(dir) {
-			if wanted(e.Type()) {
-				names = append(names, filepath.Join(dir, e.Name()))
+			if e.Type()&(fs.ModeSocket|fs.ModeNamedPipe) == 0 {
+				continue
+			}
+			var st unix.Stat_t
+			if name := filepath.Join(dir, e.Name()); unix.Lstat(name, &st) == nil && st.Ctim.Nano() >= since {
+				names = append(names, name)
 			}
 		}
 	}
-	list("/dev/shm", func(fs.FileMode) bool { return true })
-	socket := func(m fs.FileMode) bool { return m&(fs.ModeSocket|fs.ModeNamedPipe) != 0 }
-	list(startDir, socket)
-	list(os.TempDir(), socket)
 	return names
 }
 
@@ -59,23 +85,19 @@ func readDir(dir string) []fs.DirEntry {
 // newFiles are the names that are there now, were not before, belong to this user, and that no living process uses.
 func (c *child) newFiles(before snapshot) []leftover {
 	var found []leftover
-	for _, path := range candidates() {
-		fi, err := os.Lstat(path)
-		if before[path] || err != nil {
-			continue
-		}
+	for _, path := range c.candidates(before) {
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil || int(st.Uid) != os.Getuid() || proc.InUse(path) {
 			continue
 		}
 		text := fmt.Sprintf("socket %s; to remove it: rm %s", path, path)
 		if strings.HasPrefix(path, "/dev/shm/") {
-			text = fmt.Sprintf("shared memory %s (%s); to remove it: rm -r %s", path, bytesText(fi.Size()), path)
+			text = fmt.Sprintf("shared memory %s (%s); to remove it: rm -r %s", path, bytesText(st.Size), path)
 		}
 		found = append(found, leftover{text, []string{path}})
 	}
 	for _, seg := range segments() {
-		if before[seg.name()] || seg.uid != os.Getuid() || unix.Kill(seg.maker, 0) == nil {
+		if before.shm[seg.name()] || seg.uid != os.Getuid() || unix.Kill(seg.maker, 0) == nil {
 			continue
 		}
 		text := fmt.Sprintf("System V shared memory %d (%s, made by pid %d, attached %d times); to remove it: ipcrm -m %d",
@@ -121,11 +143,13 @@ func segments() []segment {
 // tempFiles are what a child that ended well left in the temporary folder that only it used.
 func (c *child) tempFiles() []leftover {
 	var found []leftover
-	entries, _ := os.ReadDir(c.childTemp())
-	for _, e := range entries {
+	for _, e := range readDir(c.tmp) {
+		if e.Name() == testLogName {
+			continue
+		}
 		var size int64
 		var files int
-		_ = filepath.WalkDir(filepath.Join(c.childTemp(), e.Name()), func(_ string, d fs.DirEntry, err error) error {
+		_ = filepath.WalkDir(filepath.Join(c.tmp, e.Name()), func(_ string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return nil
 			}
