@@ -8,19 +8,19 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/internal/cpu"
 	"github.com/enginetest/enginetest/internal/sample"
 )
 
 // The benchmarks run a Llama of 110M parameters (768/2048, 12 layers, 12 heads, 32000 tokens) with random weights. Decoding reads every weight
 // once a token, so its floor is bytes of weights ÷ memory bandwidth; floor-% is how much of the time that explains, with the bandwidth that
-// plain reading reaches in the same run. Threads share the machine with whatever else runs: compare within one run.
+// plain reading reaches in the same run (see readBandwidth). Threads share the machine with whatever else runs: compare within one run.
 //
 //	go test ./internal/modelrunner -run '^$' -bench 110M
 
@@ -102,7 +102,7 @@ func eachSetup(b *testing.B, run func(b *testing.B, r *CPU, weights int64, bandw
 		for _, threads := range []int{1, 2} {
 			b.Run(fmt.Sprintf("%s/threads=%d", t, threads), func(b *testing.B) {
 				r := open(b, dir, Options{Threads: threads, MaxModelLen: 256, MaxNumBatchedTokens: 128}, 32)
-				run(b, r, passBytes(r), readBandwidth(threads))
+				run(b, r, passBytes(r), readBandwidth(r.pool))
 			})
 		}
 	}
@@ -119,25 +119,29 @@ func passBytes(r *CPU) int64 {
 	return n
 }
 
-// readBandwidth is the bytes a second that so many threads read from memory together: the best of five passes over 128 MiB each.
-func readBandwidth(threads int) float64 {
+// readBandwidth is the bytes a second that a pool's threads read from memory: the best of ten passes over 256 MiB, by the standard library's byte
+// search or by one matrix times a vector, whichever is faster (one stream a thread does not always fill the memory's pipes).
+func readBandwidth(p *cpu.Pool) float64 {
+	memory := bytes.Repeat([]byte{1}, 256<<20)
+	const cols = 1 << 12
+	w := cpu.Matrix{Data: memory, Type: cpu.F32, Rows: len(memory) / 4 / cols, Cols: cols}
+	x, y := make([]float32, cols), make([]float32, w.Rows)
 	best := 0.0
-	memory := make([][]byte, threads)
-	for i := range memory {
-		memory[i] = bytes.Repeat([]byte{1}, 128<<20)
-	}
-	for range 5 {
-		start := time.Now()
-		var wg sync.WaitGroup
-		for _, m := range memory {
-			wg.Go(func() {
-				if bytes.IndexByte(m, 0) >= 0 { // the standard library's fastest reader
-					panic("unreachable")
-				}
-			})
+	for range 10 {
+		for _, read := range []func(){
+			func() {
+				p.Run(len(memory), len(memory)/p.Threads(), func(lo, hi int) {
+					if bytes.IndexByte(memory[lo:hi], 0) >= 0 {
+						panic("unreachable")
+					}
+				})
+			},
+			func() { cpu.MatMul(p, y, x, 1, w, nil) },
+		} {
+			start := time.Now()
+			read()
+			best = max(best, float64(len(memory))/time.Since(start).Seconds())
 		}
-		wg.Wait()
-		best = max(best, float64(threads*len(memory[0]))/time.Since(start).Seconds())
 	}
 	return best
 }
