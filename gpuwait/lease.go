@@ -137,6 +137,9 @@ func AcquireContext(ctx context.Context, n int, opts ...Option) (*Lease, error) 
 		return nil, err
 	}
 	a := &attempt{o: o, src: src, n: n, dir: dir, candidates: candidates, start: time.Now(), inherited: strings.Split(os.Getenv(LeasedEnv), ",")}
+	if given := slices.DeleteFunc(slices.Clone(candidates), func(d Device) bool { return !a.inherits(d.UUID) }); len(given) >= n {
+		a.candidates = given // an emptier one is not ours
+	}
 	return a.wait(ctx)
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/enginetest/enginetest/forkproc"
 	"github.com/enginetest/enginetest/gpuwait"
 	"github.com/enginetest/enginetest/gpuwait/gpuwaittest"
 )
@@ -421,6 +422,27 @@ func TestLeaseOutlivesItsTaker(t *testing.T) {
 			l.Release()
 		})
 	}
+}
+
+// The whole way: a test leases a GPU, and its body runs in a child that has the lease. What is above Run happens in both processes.
+func TestLeaseWithForkproc(t *testing.T) {
+	if !forkproc.InChild() {
+		t.Setenv(gpuwait.LeaseDirEnv, t.TempDir())
+	}
+	src := twoGPUs(0, 0)
+	if !forkproc.InChild() {
+		src.Set(gpu1, gpuwaittest.Step{Used: gib}) // so that the parent takes the second
+	}
+	lease := gpuwait.Acquire(t, 1, gpuwait.From(src), everything)
+	require.Equal(t, []string{gpu2}, lease.UUIDs(), "in the child gpu1 is as empty, and not ours")
+	forkproc.Run(t, func(t *testing.T) {
+		assert.Equal(t, gpu2, os.Getenv("CUDA_VISIBLE_DEVICES"))
+		inv, err := gpuwait.Inspect(src, everything)
+		require.NoError(t, err)
+		require.NotNil(t, inv.Devices[1].Lease)
+		assert.Equal(t, os.Getppid(), inv.Devices[1].Lease.PID)
+		assert.Nil(t, inv.Devices[0].Lease)
+	}, forkproc.Env(lease.Env()...), forkproc.Files(lease.Files()...))
 }
 
 // Killed at any moment, a taker leaves nothing that keeps the next one out.

@@ -15,32 +15,25 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/enginetest/enginetest/forkproc"
 	"github.com/enginetest/enginetest/gpuwait"
 )
 
-// fakeNVML runs the calling test in a child whose libnvidia-ml is built from testdata/nvml, and returns the library's path in the child, "" in
-// the parent. A child, because go-nvml binds each function once per process: the next library would never be called.
-func fakeNVML(t *testing.T, flags ...string) string {
-	t.Helper()
-	if lib := os.Getenv("FAKE_NVML"); lib != "" {
-		return lib
+// withFakeNVML runs body in a child whose libnvidia-ml is built from testdata/nvml. A child, because go-nvml binds each function once per
+// process: the next library would never be called.
+func withFakeNVML(t *testing.T, body func(t *testing.T, lib string), flags ...string) {
+	lib := os.Getenv("FAKE_NVML")
+	if !forkproc.InChild() {
+		cc, err := exec.LookPath("cc")
+		if err != nil {
+			t.Skipf("needs a C compiler: %v", err)
+		}
+		lib = filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+		out, err := exec.Command(cc, append(flags, "-shared", "-fPIC", "-Wall", "-Wno-format-truncation", "-o", lib, "testdata/nvml/nvml.c")...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
 	}
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skipf("needs a C compiler: %v", err)
-	}
-	lib := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	out, err := exec.Command(cc, append(flags, "-shared", "-fPIC", "-Wall", "-Wno-format-truncation", "-o", lib, "testdata/nvml/nvml.c")...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=60s")
-	child.Env = append(os.Environ(), "FAKE_NVML="+lib, "FAKE_NVML_STATE="+filepath.Join(filepath.Dir(lib), "state"), "CUDA_VISIBLE_DEVICES=", gpuwait.LeaseDirEnv+"="+t.TempDir())
-	out, err = child.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
-		t.Errorf("in the child: %v\n%s", err, out)
-	} else {
-		t.Logf("%s", out)
-	}
-	return ""
+	forkproc.Run(t, func(t *testing.T) { body(t, lib) }, forkproc.Env("FAKE_NVML="+lib, "FAKE_NVML_STATE="+filepath.Join(filepath.Dir(lib), "state"),
+		gpuwait.LeaseDirEnv+"="+filepath.Dir(lib), "CUDA_VISIBLE_DEVICES="))
 }
 
 // machine writes what the fake driver shall say from now on.
@@ -60,11 +53,9 @@ func h200Line(used int64, ret int) string {
 	return fmt.Sprintf("gpu 0 GPU-aaaa1111-0 %d %d %d %d 0 NVIDIA H200", 140*gib, used, 615*mib, ret)
 }
 
-func TestNVML(t *testing.T) {
-	lib := fakeNVML(t)
-	if lib == "" {
-		return
-	}
+func TestNVML(t *testing.T) { withFakeNVML(t, testNVML) }
+
+func testNVML(t *testing.T, lib string) {
 	const uuid = "GPU-aaaa1111-0"
 	machine(t, h200Line(0, 0))
 	open := func(t *testing.T) gpuwait.SourceCloser {
@@ -202,11 +193,9 @@ func TestNVML(t *testing.T) {
 	})
 }
 
-func TestNVMLOldDriver(t *testing.T) {
-	lib := fakeNVML(t, "-DOLD")
-	if lib == "" {
-		return
-	}
+func TestNVMLOldDriver(t *testing.T) { withFakeNVML(t, testNVMLOldDriver, "-DOLD") }
+
+func testNVMLOldDriver(t *testing.T, lib string) {
 	machine(t, h200Line(5*gib, 0), fmt.Sprintf("proc compute GPU-aaaa1111-0 %d %d", os.Getpid(), gib), "proc compute GPU-aaaa1111-0 1 -1")
 	src, err := gpuwait.OpenNVML(lib)
 	require.NoError(t, err)
