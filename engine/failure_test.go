@@ -165,13 +165,13 @@ func TestFaultsThatEndTheProcess(t *testing.T) {
 func TestRequestFailsAlone(t *testing.T) {
 	bad := errors.New("no token is left")
 	r := &fakerunner.Runner{OnSeq: func(_ int, s modelrunner.Seq) error {
-		if s.Sampler != nil && s.Sampler.Prompt[0] == 13 && len(s.Sampler.Output) == 2 {
+		if s.Sampler != nil && s.Sampler.Prompt[0] == 13 && s.Sampler.Params.Seed == 100 && len(s.Sampler.Output) == 2 {
 			return bad
 		}
 		return nil
 	}}
 	e := openFake(t, Config{Model: "fake"}, r, false)
-	p := SamplingParams{MaxTokens: 5, IgnoreEOS: true}
+	p := SamplingParams{MaxTokens: 5, IgnoreEOS: true, Seed: ptr(int64(100))}
 	outs, err := e.Generate(t.Context(),
 		Request{PromptTokenIDs: ids(4, 0), Sampling: p}, Request{ID: "bad", PromptTokenIDs: ids(4, 13), Sampling: p}, Request{PromptTokenIDs: ids(4, 20), Sampling: p})
 	assert.EqualError(t, err, "engine: request bad: no token is left")
@@ -186,11 +186,14 @@ func TestRequestFailsAlone(t *testing.T) {
 	assert.Equal(t, 1, e.Stats().Errored)
 	assert.Zero(t, e.Stats().KVBlocksUsed)
 
-	// With n outputs the siblings end too.
+	// With n outputs the siblings end too, in the same step.
 	p.N, p.Temperature = 3, 1
 	outs, err = e.Generate(t.Context(), Request{PromptTokenIDs: ids(4, 13), Sampling: p})
 	assert.ErrorIs(t, err, bad)
-	require.Len(t, outs[0].Completions, 3)
+	for i, tokens := range []int{2, 1, 1} { // the siblings began when the prompt was computed
+		assert.Equal(t, FinishError, outs[0].Completions[i].FinishReason)
+		assert.Len(t, outs[0].Completions[i].TokenIDs, tokens)
+	}
 	assert.Zero(t, e.Stats().KVBlocksUsed)
 	require.NoError(t, e.ResetPrefixCache(t.Context()))
 }

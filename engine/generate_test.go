@@ -204,6 +204,7 @@ func TestManyOutputs(t *testing.T) {
 func TestCallersOwnTheirSlices(t *testing.T) {
 	e := openFake(t, Config{Model: "fake"}, slowRunner(100*time.Microsecond), false)
 	want := one(t, e, ids(20, 0), SamplingParams{MaxTokens: 50, IgnoreEOS: true}).TokenIDs
+	require.NoError(t, e.ResetPrefixCache(t.Context()))
 	prompt := ids(20, 0)
 	var got []int32
 	for d, err := range e.Stream(t.Context(), Request{PromptTokenIDs: prompt, Sampling: SamplingParams{MaxTokens: 50, IgnoreEOS: true}}) {
@@ -213,6 +214,16 @@ func TestCallersOwnTheirSlices(t *testing.T) {
 		clear(d.TokenIDs)
 	}
 	assert.Equal(t, want, got)
+
+	outs, err := e.Generate(t.Context(), Request{PromptTokenIDs: append(ids(20, 0), got...), Sampling: SamplingParams{MaxTokens: 1}})
+	require.NoError(t, err)
+	assert.Equal(t, 64, outs[0].CachedTokens, "the prefix cache knows the tokens as they were")
+
+	prompt = ids(20, 0)
+	outs, err = e.Generate(t.Context(), Request{PromptTokenIDs: prompt})
+	require.NoError(t, err)
+	clear(prompt)
+	assert.Equal(t, ids(20, 0), outs[0].PromptTokenIDs)
 }
 
 // A runner that panics in Close is an error of the shutdown, and its memory a leak.

@@ -12,6 +12,7 @@ import (
 
 func TestParamsOutOfRange(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
+	tok := gpt2(t)
 	for _, tc := range []struct {
 		field, bound string
 		p            SamplingParams
@@ -51,7 +52,7 @@ func TestParamsOutOfRange(t *testing.T) {
 		{"Logprobs", "in [0, 512], or -1 for the whole vocabulary", SamplingParams{Logprobs: ptr(-2)}},
 		{"PromptLogprobs", "in [0, 512], or -1 for the whole vocabulary", SamplingParams{PromptLogprobs: ptr(513)}},
 	} {
-		_, _, err := tc.p.resolve(limits{vocab: 512, tok: gpt2(t)})
+		_, _, err := tc.p.resolve(limits{vocab: 512, tok: tok})
 		var p *ParamError
 		if assert.ErrorAs(t, err, &p, "%+v", tc.p) {
 			assert.Equal(t, tc.field, p.Field)

@@ -145,7 +145,7 @@ func (p *completion) accept(id int32, lps []sample.Logprob, l limits) bool {
 		}
 	}
 	n := len(p.output())
-	why, reason := p.stopsAt(id, n)
+	why, reason := p.stopsAt(id)
 	if p.text != nil && (why != FinishStop || r.includeStop) {
 		// vLLM: the token that stops is in the ids, and in the text only when it is asked for.
 		if stop, ok := p.text.add(id, n > r.minTokens); ok {
@@ -159,13 +159,13 @@ func (p *completion) accept(id int32, lps []sample.Logprob, l limits) bool {
 	return true
 }
 
-// stopsAt says whether the n-th output token ends the completion, apart from stop strings.
-func (p *completion) stopsAt(id int32, n int) (FinishReason, string) {
+// stopsAt says whether a token ends the completion, apart from stop strings. Before MinTokens the sampler gives none that does.
+func (p *completion) stopsAt(id int32) (FinishReason, string) {
 	r := &p.req.rules
 	switch {
-	case n >= r.minTokens && slices.Contains(r.eos, id):
+	case slices.Contains(r.eos, id):
 		return FinishStop, ""
-	case n >= r.minTokens && slices.Contains(r.stopIDs, id):
+	case slices.Contains(r.stopIDs, id):
 		return FinishStop, itoa(id)
 	case len(p.seq.Tokens) >= p.seq.MaxLen:
 		return FinishLength, ""

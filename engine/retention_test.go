@@ -56,6 +56,7 @@ func TestNothingKeepsAnEngine(t *testing.T) {
 			require.NoError(t, e.Shutdown(t.Context()))
 			for _, r := range rs {
 				<-r.done
+				assert.Nil(t, r.seqs)
 				k.more = append(k.more, r)
 			}
 		}},

@@ -3,6 +3,7 @@ package engine
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/enginetest/enginetest/internal/sample"
 	"github.com/enginetest/enginetest/internal/scheduler/fakerunner"
@@ -76,6 +77,24 @@ func TestStopStrings(t *testing.T) {
 	}
 }
 
+// Several stop strings in one token: the first in the text counts.
+func TestStopStringsInOneToken(t *testing.T) {
+	tok := gpt2(t)
+	id, ok := tok.ID("The")
+	require.True(t, ok)
+	for want, r := range map[string]rules{
+		"":    {stop: []string{"e", "he", "Th", "T"}},
+		"T":   {stop: []string{"e", "he"}},
+		"The": {stop: []string{"x", "he"}, includeStop: true},
+	} {
+		text := newText(tok, r)
+		stop, ok := text.add(id, true)
+		assert.True(t, ok)
+		assert.Contains(t, []string{"Th", "he"}, stop)
+		assert.Equal(t, want, text.String())
+	}
+}
+
 func TestTextOfSpecialAndStoppingTokens(t *testing.T) {
 	tok := gpt2(t)
 	require.NotEmpty(t, tok.Token(0))
@@ -102,6 +121,7 @@ func TestCharactersAreWhole(t *testing.T) {
 		var whole string
 		for d, err := range e.Stream(t.Context(), Request{Prompt: "a", Sampling: SamplingParams{MaxTokens: k, Stop: []string{"ééé"}}}) {
 			require.NoError(t, err)
+			assert.True(t, utf8.ValidString(d.Text))
 			if d.FinishReason == "" {
 				assert.NotContains(t, d.Text, "\uFFFD")
 			}

@@ -28,7 +28,7 @@ type Seq struct {
 	CachedTokens int // prompt tokens that the first admission found in the prefix cache
 
 	table    kvcache.Table
-	computed int // tokens in the KV cache
+	computed int // tokens in the KV cache, while it runs
 	promised int // tokens of the step in progress
 	done     bool
 	prompted bool // the whole prompt has been computed once, and its log-probabilities are out
@@ -170,7 +170,6 @@ func (s *Scheduler) admitWaiting(budget int) {
 // preempt takes a running sequence's blocks; it is the first to be admitted again.
 func (s *Scheduler) preempt(q *Seq) {
 	s.cache.Free(&q.table)
-	q.computed = 0
 	s.running = remove(s.running, q)
 	s.waiting = slices.Insert(s.waiting, 0, q)
 	s.preemptions++
