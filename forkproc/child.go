@@ -17,7 +17,7 @@ import (
 
 const (
 	envTest = "FORKPROC_TEST" // the full name of the test that the process was started for; people and tools may read it
-	envWay  = "FORKPROC_WAY"  // a way, in JSON
+	envWay  = "FORKPROC_WAY"  // the file with the way, in JSON
 	envMode = "FORKPROC"      // set by users: "inline" runs bodies in this process
 
 	controlFD = 3 // the child's end of the pipe that carries its notes: hello, begin, body, end
@@ -27,6 +27,7 @@ const (
 // A way leads from the root process to a child: which Run calls to go into, from the outermost test to the innermost.
 type way struct {
 	Exe   string
+	Notes uint64 // inode of the pipe for notes
 	Steps []step
 }
 
@@ -44,13 +45,13 @@ var startDir string
 
 func init() {
 	startDir, _ = os.Getwd()
-	env, ok := syscall.Getenv(envWay) // not os.Getenv: it would become an input of the test cache
+	file, ok := syscall.Getenv(envWay) // not os.Getenv: it would become an input of the test cache
 	if !ok {
 		return
 	}
 	_ = os.Unsetenv(envWay)
 	w := new(way)
-	if err := json.Unmarshal([]byte(env), w); err != nil {
+	if b, err := os.ReadFile(file); err != nil || json.Unmarshal(b, w) != nil {
 		return
 	}
 	// The environment reaches every process that the child starts, other test binaries included. The binary tells them apart.
@@ -58,12 +59,16 @@ func init() {
 		return
 	}
 	here = w
+	takesNotes = proc.IsChild() && proc.Inode(controlFD) == w.Notes
 	note("hello", fmt.Sprint(os.Getpid()))
 }
 
-// note tells the parent how far this child came. It is quiet when the descriptors did not come through (a wrapper closed them).
+// takesNotes says that the descriptors came through: a wrapper may have closed them. Written by init only.
+var takesNotes bool
+
+// note tells the parent how far this child came.
 func note(words ...string) {
-	if !proc.IsChild() {
+	if !takesNotes {
 		return
 	}
 	_, _ = syscall.Write(controlFD, []byte(strings.Join(words, " ")+"\n"))
@@ -82,18 +87,17 @@ func (w *way) place(test string, call int) (s *step, last bool) {
 	return nil, false
 }
 
-// extend gives the way to a child of this process for a Run call of test.
-func (w *way) extend(exe string, s step) way {
-	next := way{Exe: exe}
+// extend gives the steps to a child of this process for a Run call of a test.
+func (w *way) extend(s step) []step {
+	var steps []step
 	if w != nil {
 		for _, outer := range w.Steps {
 			if strings.HasPrefix(s.Test, outer.Test+"/") {
-				next.Steps = append(next.Steps, outer)
+				steps = append(steps, outer)
 			}
 		}
 	}
-	next.Steps = append(next.Steps, s)
-	return next
+	return append(steps, s)
 }
 
 // runHere runs the body in the child and does not return: what follows Run in the test is for the parent.

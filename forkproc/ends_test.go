@@ -49,6 +49,7 @@ func TestEnds(t *testing.T) {
 		{name: "SIGTERM", body: func(*testing.T) { kill(syscall.SIGTERM) }, expect: forkproc.Killed(syscall.SIGTERM), code: -1, signal: syscall.SIGTERM, phase: forkproc.PhaseBody, why: "a scheduler's signal"},
 		{name: "SIGSEGV from outside", body: func(*testing.T) { kill(syscall.SIGSEGV) }, expect: forkproc.PanickedWith("SIGSEGV"), code: 2, phase: forkproc.PhaseBody, why: "the runtime reports it"},
 		{name: "crash", body: func(*testing.T) { panic("dump") }, opts: []forkproc.Option{forkproc.Env("GOTRACEBACK=crash")}, expect: forkproc.PanickedWith("panic: dump"), code: -1, signal: syscall.SIGABRT, phase: forkproc.PhaseBody, why: "GOTRACEBACK=crash ends by SIGABRT"},
+		{name: "no test matched", body: func(*testing.T) {}, opts: []forkproc.Option{forkproc.Args("-test.run=^$")}, expect: forkproc.EndedAs(forkproc.NotReached), code: 0, phase: forkproc.PhaseStart, tail: "no tests to run", why: "exit code 0 again"},
 		{name: "127 is only a number", body: func(*testing.T) { os.Exit(127) }, expect: forkproc.Exited(127), code: 127, phase: forkproc.PhaseBody, why: "the linker's code without the linker's text"},
 		{name: "66 is only a number", body: func(*testing.T) { os.Exit(66) }, expect: forkproc.Exited(66), code: 66, phase: forkproc.PhaseBody, why: "the race detector's code without a race"},
 	}
@@ -122,10 +123,14 @@ func TestWrap(t *testing.T) {
 	}, forkproc.Wrap("env", "WRAPPED=yes"))
 	require.Equal(t, forkproc.Passed, o.Status)
 
-	// A wrapper that stays above the test and closes its descriptors.
+	// A wrapper that stays above the test.
 	o = forkproc.Run(t, func(t *testing.T) { t.Log("under sh") }, forkproc.Wrap("sh", "-c", `"$@"; exit $?`, "sh"))
 	require.Equal(t, forkproc.Passed, o.Status)
 	require.Contains(t, o.Tail, "under sh")
+
+	// One that closes a descriptor: its number may be another file in the child.
+	o = forkproc.Run(t, func(*testing.T) {}, forkproc.Wrap("sh", "-c", `"$@" 3>&-`, "sh"), forkproc.Expect(forkproc.EndedAs(forkproc.ExitedEnd)))
+	require.Contains(t, o.Reason, `must hand on file descriptors 3 and up`)
 }
 
 func TestTimeoutThatTheChildCannotKeep(t *testing.T) {
@@ -209,6 +214,18 @@ func TestFilesStayOpenUntilTheChildIsDead(t *testing.T) {
 }
 
 var kept []*os.File
+
+// A long outcome of an earlier Run reaches the later child.
+func TestLongPriorOutcome(t *testing.T) {
+	first := forkproc.Run(t, func(t *testing.T) {
+		for range 100 {
+			fmt.Println(strings.Repeat("\x01", 70<<10))
+		}
+		t.Fatal("x")
+	}, forkproc.Expect(forkproc.FailedWith("x")))
+	require.Greater(t, len(first.Tail), 10000)
+	forkproc.Run(t, func(*testing.T) {})
+}
 
 // Children at the same time do not mix, and none is taken for the leftover of another.
 func TestParallelChildren(t *testing.T) {

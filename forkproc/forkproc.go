@@ -65,6 +65,7 @@ type child struct {
 	t      *testing.T
 	cfg    *config
 	cmd    *exec.Cmd
+	way    way
 	limits limits
 	facts  facts
 	replay *replay
@@ -77,19 +78,20 @@ type child struct {
 	acceptable []string        // the patterns that would accept the leftovers, quoted
 }
 
-// testLogName is the child's test log, in its temporary folder.
-const testLogName = ".forkproc-testlog"
+// Files of this package in the child's temporary folder.
+const (
+	ownFiles    = ".forkproc-"
+	testLogName = ownFiles + "testlog"
+	wayName     = ownFiles + "way"
+)
 
 func newChild(t *testing.T, cfg *config, s step) (*child, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	next, err := json.Marshal(here.extend(exe, s))
-	if err != nil {
-		return nil, err
-	}
-	c := &child{t: t, cfg: cfg}
+	c := &child{t: t, cfg: cfg, way: way{Exe: exe, Steps: here.extend(s)}}
+	c.facts.wrapper = strings.Join(cfg.wrap, " ")
 	deadline, _ := t.Deadline()
 	if c.limits, err = newLimits(time.Now(), deadline, cfg.timeout, cfg.grace); err != nil {
 		return nil, err
@@ -106,7 +108,7 @@ func newChild(t *testing.T, cfg *config, s step) (*child, error) {
 	argv = append(argv, childArgs(os.Args[1:], s.Test, c.limits.child, log, cfg.args)...)
 	c.cmd = exec.Command(argv[0], argv[1:]...)
 	c.cmd.Dir = startDir
-	c.cmd.Env = childEnv(append(cfg.env, envTest+"="+s.Test, envWay+"="+string(next)), c.tmp)
+	c.cmd.Env = childEnv(append(cfg.env, envTest+"="+s.Test, envWay+"="+filepath.Join(c.tmp, wayName)), c.tmp)
 	c.replay = newReplay(s.Test, &c.facts, cfg.expect != nil)
 	return c, nil
 }
@@ -132,6 +134,16 @@ func childEnv(vars []string, tmp string) []string {
 	return append(env, vars...)
 }
 
+// leaveWay writes the way to the child where the child will look for it. It may be long: outcomes are in it.
+func (c *child) leaveWay(notes *os.File) error {
+	c.way.Notes = proc.Inode(int(notes.Fd()))
+	b, err := json.Marshal(c.way)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(c.tmp, wayName), b, 0o600)
+}
+
 // run starts the child, repeats its tests in the parent, and returns when it is dead and so is all that it started.
 func (c *child) run() Outcome {
 	defer os.RemoveAll(c.tmp)
@@ -151,6 +163,9 @@ func (c *child) run() Outcome {
 	}
 	defer noteR.Close()
 	defer noteW.Close()
+	if err := c.leaveWay(noteW); err != nil {
+		return c.notStarted(err)
+	}
 	c.cmd.Stdout, c.cmd.Stderr = outW, outW
 	c.cmd.ExtraFiles = append([]*os.File{noteW}, c.cfg.files...)
 	p, err := proc.Start(c.cmd)

@@ -144,7 +144,7 @@ func segments() []segment {
 func (c *child) tempFiles() []leftover {
 	var found []leftover
 	for _, e := range readDir(c.tmp) {
-		if e.Name() == testLogName {
+		if strings.HasPrefix(e.Name(), ownFiles) {
 			continue
 		}
 		var size int64

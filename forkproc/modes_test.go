@@ -32,7 +32,7 @@ var suiteResults = map[string]string{
 	"TestOutput": "pass",
 	"TestPanic":  "fail", "TestPanic/before": "pass", "TestPanic/culprit": "fail",
 	"TestKilled": "fail", "TestKilled/culprit": "fail",
-	"TestExit0": "fail", "TestTimeout": "fail", "TestExpected": "pass", "TestRace": "skip", "TestHang": "skip",
+	"TestExit0": "fail", "TestTimeout": "fail", "TestExpected": "pass", "TestRace": "skip", "TestRaceHalts": "skip", "TestRaceThenExit": "skip", "TestHang": "skip",
 	"TestNested": "pass", "TestNested/inner": "pass", "TestNested/inner/innermost": "pass",
 	"TestTwice": "pass", "TestTwice/second": "pass", "TestArtifacts": "pass", "TestInput": "skip",
 	"TestArgs": "pass", "TestArgs/odd_(name)_*": "pass", "TestArgs/odd_(name)_*/one": "pass", "TestArgs/odd_(name)_*/two": "pass",
@@ -101,7 +101,7 @@ func outputOf(events []jsonEvent, test string) string {
 
 func TestSuiteInEveryMode(t *testing.T) {
 	raced := maps.Clone(suiteResults)
-	raced["TestRace"] = "fail"
+	raced["TestRace"], raced["TestRaceHalts"], raced["TestRaceThenExit"] = "fail", "fail", "fail"
 	profile := filepath.Join(t.TempDir(), "cover.out")
 	dir := t.TempDir()
 	modes := []struct {
@@ -129,6 +129,9 @@ func TestSuiteInEveryMode(t *testing.T) {
 				checkArtifacts(t, events)
 			case "race":
 				require.Contains(t, outputOf(events, "TestRace"), "WARNING: DATA RACE")
+				require.Contains(t, outputOf(events, "TestRace"), "race detected during execution of test")
+				require.Contains(t, outputOf(events, "TestRaceHalts"), "ended by the race detector (exit code 66)")
+				require.Contains(t, outputOf(events, "TestRaceThenExit"), "ended by the race detector (exit code 66)")
 			case "cover":
 				require.Contains(t, outputOf(events, ""), "coverage: 100.0% of statements")
 			}

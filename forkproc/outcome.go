@@ -61,6 +61,7 @@ type Test struct {
 // facts are what was seen of a child; judge turns them into an outcome.
 type facts struct {
 	startErr  error
+	wrapper   string
 	exitCode  int
 	signal    syscall.Signal
 	limit     time.Duration // the child's time limit; 0: none
@@ -168,6 +169,8 @@ func (f *facts) judge() (Status, string) {
 			return ExitedEnd, fmt.Sprintf("child exited with code %d%s%s", f.exitCode, where, hint)
 		}
 		return ExitedEnd, fmt.Sprintf("child exited with code %d before the test finished%s%s", f.exitCode, where, hint)
+	case !f.ready && f.wrapper != "":
+		return ExitedEnd, fmt.Sprintf("child printed a result (%s) but none of its notes came through: %q must hand on file descriptors 3 and up", f.verdict, f.wrapper)
 	case !f.begun:
 		return NotReached, fmt.Sprintf("child came to the end of the test (%s) without reaching forkproc.Run: the code above Run took another way than in the parent", f.verdict)
 	case !f.ended:

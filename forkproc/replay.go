@@ -40,7 +40,11 @@ type node struct {
 	paused bool
 }
 
-const tailLines = 20
+// The end of the output that an outcome keeps.
+const (
+	tailLines = 20
+	tailWidth = 1000
+)
 
 func newReplay(name string, f *facts, flat bool) *replay {
 	root := newNode(name, nil)
@@ -185,7 +189,7 @@ func (r *replay) text(line string) {
 	}
 	line = strings.TrimPrefix(line, "    ") // t.Output adds it again
 	line = strings.ReplaceAll(line, string(rune(marker)), "^V")
-	if r.tail = append(r.tail, line); len(r.tail) > tailLines {
+	if r.tail = append(r.tail, line[:min(len(line), tailWidth)]); len(r.tail) > tailLines {
 		r.tail = r.tail[1:]
 	}
 	r.open(r.current).send(event{kind: "text", text: line})

@@ -32,7 +32,7 @@ func newLifeline() (*lifeline, error) {
 func (l *lifeline) attach(cmd *exec.Cmd) {
 	fd := 3 + len(cmd.ExtraFiles)
 	cmd.ExtraFiles = append(cmd.ExtraFiles, l.r)
-	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d:%d", envLifeline, fd, inode(int(l.r.Fd()))))
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d:%d", envLifeline, fd, Inode(int(l.r.Fd()))))
 }
 
 // arm lets the kernel watch for the parent's end. The settings belong to the open file, which lives on in the child.
@@ -61,7 +61,9 @@ func killOnHangup(fd, pgid int) error {
 	return err
 }
 
-func inode(fd int) uint64 {
+// Inode identifies the open file behind a descriptor: the same number in another process is the same pipe. 0: none, or not known
+// on this system.
+func Inode(fd int) uint64 {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {
 		return 0
@@ -84,7 +86,7 @@ func init() {
 	_ = os.Unsetenv(envLifeline) // not for the children of this process
 	var fd int
 	var ino uint64
-	if n, _ := fmt.Sscanf(env, "%d:%d", &fd, &ino); n != 2 || ino == 0 || inode(fd) != ino {
+	if n, _ := fmt.Sscanf(env, "%d:%d", &fd, &ino); n != 2 || ino == 0 || Inode(fd) != ino {
 		return
 	}
 	adopted = true

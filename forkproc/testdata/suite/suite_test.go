@@ -109,13 +109,29 @@ func TestRace(t *testing.T) {
 	if os.Getenv("SUITE_RACE") == "" {
 		t.Skip("for the race build")
 	}
-	forkproc.Run(t, func(*testing.T) {
-		n, done := 0, make(chan bool)
-		go func() { n++; close(done) }()
-		n++
-		<-done
-		_ = n
-	})
+	forkproc.Run(t, race)
+}
+
+func TestRaceHalts(t *testing.T) {
+	if os.Getenv("SUITE_RACE") == "" {
+		t.Skip("for the race build")
+	}
+	forkproc.Run(t, race, forkproc.Env("GORACE=halt_on_error=1"))
+}
+
+func TestRaceThenExit(t *testing.T) {
+	if os.Getenv("SUITE_RACE") == "" {
+		t.Skip("for the race build")
+	}
+	forkproc.Run(t, func(t *testing.T) { race(t); os.Exit(0) }, forkproc.Args("-test.paniconexit0=false"))
+}
+
+func race(*testing.T) {
+	n, done := 0, make(chan bool)
+	go func() { n++; close(done) }()
+	n++
+	<-done
+	_ = n
 }
 
 func TestNested(t *testing.T) {
