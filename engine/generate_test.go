@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -129,6 +130,7 @@ func TestAllAreCheckedBeforeAnyStarts(t *testing.T) {
 	assert.NoError(t, err)
 	assert.Empty(t, outs)
 	assert.Len(t, one(t, e, ids(1023, 0), long).TokenIDs, 1, "MaxModelLen ends it")
+	assert.Len(t, one(t, e, ids(1000, 0), SamplingParams{MaxTokens: math.MaxInt, IgnoreEOS: true}).TokenIDs, 24)
 }
 
 func TestEOS(t *testing.T) {

@@ -137,7 +137,7 @@ func TestAfterShutdown(t *testing.T) {
 	assert.ErrorIs(t, e.Err(), ErrStopped)
 	_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(3, 0)})
 	assert.ErrorIs(t, err, ErrStopped)
-	assert.EqualError(t, err, "engine: stopped: it is stopped")
+	assert.EqualError(t, err, "engine: stopped")
 	for _, err := range e.Stream(t.Context(), Request{PromptTokenIDs: ids(3, 0)}) {
 		assert.ErrorIs(t, err, ErrStopped)
 	}

@@ -37,7 +37,7 @@ func newRequest(id, prompt string, tokens []int32, params sample.Params, r rules
 	q.out = Output{Prompt: prompt, PromptTokenIDs: slices.Clone(tokens)}
 	for i := range r.n {
 		p := &completion{req: q, index: i}
-		p.seq = scheduler.Seq{PromptLen: len(tokens), MaxLen: min(len(tokens)+r.maxTokens, maxLen), PromptLogprobs: -1, Owner: p}
+		p.seq = scheduler.Seq{PromptLen: len(tokens), MaxLen: len(tokens) + min(r.maxTokens, maxLen-len(tokens)), PromptLogprobs: -1, Owner: p}
 		p.seq.Tokens = append(make([]int32, 0, len(tokens)+min(r.maxTokens, 64)), tokens...)
 		p.seq.Sampler = &sample.State{Params: params, Prompt: q.out.PromptTokenIDs}
 		if i == 0 {

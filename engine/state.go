@@ -61,8 +61,8 @@ func (s State) refusal(cause error) error {
 		return nil
 	case s == Sleeping:
 		return ErrSleeping
-	case s == Starting:
-		return fmt.Errorf("%w: it is still %s", ErrStopped, s)
+	case s == Stopped:
+		return ErrStopped
 	}
 	return fmt.Errorf("%w: it is %s", ErrStopped, s)
 }
