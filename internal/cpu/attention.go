@@ -82,13 +82,19 @@ func Attention(p *Pool, dst, q []float32, a AttnParams, c KVCache, seqs []AttnSe
 	var items []attnItem
 	group := a.Heads / c.KVHeads
 	step := max(1, maxTile/group)
-	parts := 0
+	parts, longest := 0, 0
 	for i := range seqs {
 		s := &seqs[i]
 		rowsOf("Attention", s.Start+s.Len, a.Heads*c.HeadDim, dst, q)
 		if s.Len > s.Context || s.Context > len(s.Blocks)*c.BlockSize {
 			panic(fmt.Sprintf("cpu: Attention: %d rows, context %d, %d blocks of %d", s.Len, s.Context, len(s.Blocks), c.BlockSize))
 		}
+		for _, b := range s.Blocks[:(s.Context+c.BlockSize-1)/c.BlockSize] {
+			if b < 0 || int(b) >= c.Blocks {
+				panic(fmt.Sprintf("cpu: Attention: block %d of %d", b, c.Blocks))
+			}
+		}
+		longest = max(longest, min(step, s.Len))
 		for row := 0; row < s.Len; row += step {
 			it := attnItem{seq: s, row: row, rows: min(step, s.Len-row)}
 			first := s.Context - s.Len + row
@@ -100,7 +106,7 @@ func Attention(p *Pool, dst, q []float32, a AttnParams, c KVCache, seqs []AttnSe
 			}
 		}
 	}
-	at := &attention{p: p, dst: dst, q: q, AttnParams: a, c: c, group: group, stride: group * step * (2*c.HeadDim + 2 + segment)}
+	at := &attention{p: p, dst: dst, q: q, AttnParams: a, c: c, group: group, stride: group * longest * (2*c.HeadDim + 2 + segment)}
 	if len(items) < 3*p.threads && parts > len(items) {
 		at.split(items, parts)
 		return

@@ -149,10 +149,31 @@ func TestWriteKVSkipsNegativeSlots(t *testing.T) {
 	require.PanicsWithValue(t, "cpu: WriteKV: slot 4 of 4", func() { WriteKV(p, c, []float32{1}, []float32{1}, []int32{4}) })
 }
 
+func TestAttentionRefusesWhatDoesNotFit(t *testing.T) {
+	p := pool(t, 1, Generic)
+	c := KVCache{Blocks: 2, BlockSize: 4, KVHeads: 2, HeadDim: 8, K: make([]float32, 128), V: make([]float32, 128)}
+	q := make([]float32, 16)
+	for _, r := range []struct {
+		want  string
+		heads int
+		seq   AttnSeq
+	}{
+		{"cpu: Attention: 3 heads over 2 KV heads", 3, AttnSeq{}},
+		{"cpu: Attention: 1 rows, context 5, 1 blocks of 4", 2, AttnSeq{Len: 1, Context: 5, Blocks: []int32{0}}},
+		{"cpu: Attention: 1 rows, context 0, 1 blocks of 4", 2, AttnSeq{Len: 1, Blocks: []int32{0}}},
+		{"cpu: Attention: block 2 of 2", 2, AttnSeq{Len: 1, Context: 1, Blocks: []int32{2}}},
+		{"cpu: Attention: a slice of 16 elements, needs [2, 16]", 2, AttnSeq{Start: 1, Len: 1, Context: 1, Blocks: []int32{0}}},
+	} {
+		require.PanicsWithValue(t, r.want, func() { Attention(p, q, q, AttnParams{Heads: r.heads}, c, []AttnSeq{r.seq}) })
+	}
+	Attention(p, q, q, AttnParams{Heads: 2}, c, nil) // nothing to do
+}
+
 func BenchmarkAttention(b *testing.B) {
 	for _, c := range []struct{ context, n int }{{128, 128}, {2048, 128}, {2048, 1}, {128, 1}} {
 		b.Run(fmt.Sprintf("rows=%d/context=%d", c.n, c.context), func(b *testing.B) {
 			eachPool(b, func(b *testing.B, p *Pool) {
+				b.Helper()
 				rng := rngOf(1)
 				cache := newPages(rng, c.context/16+1, 16, 12, 64)
 				s := cache.add(p, rng, 0, c.context, c.n, 0)

@@ -44,6 +44,7 @@ func seconds(f func()) float64 {
 
 // besideStream runs work, which reads so many bytes, in turns with a stream over 128 MB.
 func besideStream(b *testing.B, p *Pool, bytes int64, work func()) {
+	b.Helper()
 	mem := mapped(b, 128<<20)
 	x := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/8)
 	var floor, got []float64
@@ -60,6 +61,7 @@ func besideStream(b *testing.B, p *Pool, bytes int64, work func()) {
 }
 
 func mapped(b *testing.B, n int) []byte {
+	b.Helper()
 	buf, err := NewAllocator(AllocatorConfig{}).Alloc("benchmark", int64(n))
 	if err != nil {
 		b.Fatal(err)
@@ -83,6 +85,7 @@ func fill(data []byte) {
 
 // eachPool runs a benchmark with one and two threads, in the tier of TierEnv.
 func eachPool(b *testing.B, f func(b *testing.B, p *Pool)) {
+	b.Helper()
 	for _, n := range []int{1, 2} {
 		b.Run(fmt.Sprintf("threads=%d", n), func(b *testing.B) {
 			t, err := Detect()
@@ -95,6 +98,7 @@ func eachPool(b *testing.B, f func(b *testing.B, p *Pool)) {
 }
 
 func eachType(b *testing.B, f func(b *testing.B, t DType)) {
+	b.Helper()
 	for _, t := range []DType{F32, BF16, F16} {
 		b.Run(t.String(), func(b *testing.B) { f(b, t) })
 	}
@@ -104,7 +108,9 @@ func BenchmarkMatVec(b *testing.B) {
 	for _, rows := range []int{32000, 2048} {
 		b.Run(fmt.Sprintf("%dx768", rows), func(b *testing.B) {
 			eachType(b, func(b *testing.B, t DType) {
+				b.Helper()
 				eachPool(b, func(b *testing.B, p *Pool) {
+					b.Helper()
 					w := Matrix{Type: t, Rows: rows, Cols: 768, Data: mapped(b, rows*768*t.Size())}
 					x, y := random(rngOf(1), 768), make([]float32, rows)
 					besideStream(b, p, w.Bytes(), func() { MatMul(p, y, x, 1, w, nil) })
@@ -124,6 +130,7 @@ type decoder struct {
 type layer struct{ q, k, v, o, gate, up, down Matrix }
 
 func newDecoder(b *testing.B, t DType) *decoder {
+	b.Helper()
 	d := &decoder{}
 	mem := mapped(b, (12*(4*768*768+3*768*2048)+32000*768)*t.Size())
 	take := func(rows, cols int) Matrix {
@@ -161,7 +168,9 @@ func (d *decoder) pass(p *Pool, m int) func() {
 
 func BenchmarkDecode110M(b *testing.B) {
 	eachType(b, func(b *testing.B, t DType) {
+		b.Helper()
 		eachPool(b, func(b *testing.B, p *Pool) {
+			b.Helper()
 			d := newDecoder(b, t)
 			besideStream(b, p, d.bytes, d.pass(p, 1))
 		})
@@ -170,7 +179,9 @@ func BenchmarkDecode110M(b *testing.B) {
 
 func BenchmarkPrefill110M(b *testing.B) {
 	eachType(b, func(b *testing.B, t DType) {
+		b.Helper()
 		eachPool(b, func(b *testing.B, p *Pool) {
+			b.Helper()
 			d := newDecoder(b, t)
 			pass := d.pass(p, 128)
 			var s []float64
@@ -192,7 +203,9 @@ func BenchmarkGEMM(b *testing.B) {
 		for _, k := range []int{768, 2048} {
 			b.Run(fmt.Sprintf("%dx2048x%d", m, k), func(b *testing.B) {
 				eachType(b, func(b *testing.B, t DType) {
+					b.Helper()
 					eachPool(b, func(b *testing.B, p *Pool) {
+						b.Helper()
 						w := Matrix{Type: t, Rows: 2048, Cols: k, Data: mapped(b, 2048*k*t.Size())}
 						x, y := random(rngOf(1), m*k), make([]float32, m*2048)
 						var s []float64

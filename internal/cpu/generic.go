@@ -99,6 +99,10 @@ func convertGeneric(t DType, dst []float32, src unsafe.Pointer) {
 	b := unsafe.Slice((*byte)(src), len(dst)*t.Size())
 	switch t {
 	case F32:
+		if littleEndian {
+			copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(dst))), len(b)), b)
+			return
+		}
 		for i := range dst {
 			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
 		}

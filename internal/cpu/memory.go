@@ -3,14 +3,17 @@ package cpu
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"unsafe"
 
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// ErrFreed is returned by Free for a Buffer that has been freed before.
+// ErrFreed is wrapped in the error of Free for a Buffer that has been freed before.
 var ErrFreed = errors.New("cpu: buffer freed twice")
+
+var errAddressSpace = errors.New("more than the address space")
 
 // OutOfMemory is an allocation that did not fit.
 type OutOfMemory struct {
@@ -96,13 +99,17 @@ func (a *Allocator) Alloc(owner string, bytes int64) (*Buffer, error) {
 	if err := a.reserve(owner, bytes); err != nil {
 		return nil, err
 	}
-	data, err := mapMemory(int(bytes))
+	var data []byte
+	err := errAddressSpace
+	if bytes <= math.MaxInt {
+		data, err = mapMemory(int(bytes))
+	}
 	if err != nil {
 		a.release(bytes)
 		free, total, _ := a.Memory()
 		return nil, &OutOfMemory{Owner: owner, Bytes: bytes, Free: free, Total: total, Cause: err}
 	}
-	b := &Buffer{data: data, from: a}
+	b := &Buffer{data: data, from: a, owner: owner, size: bytes}
 	b.id = a.ledger.Add(ledger.Holding{
 		Owner: owner, Kind: "mapped", Device: a.device, Bytes: bytes, Addr: uintptr(unsafe.Pointer(unsafe.SliceData(data))),
 	})
@@ -131,22 +138,24 @@ type Buffer struct {
 	data []byte
 	from *Allocator // nil once freed
 	id   ledger.ID
+
+	owner string
+	size  int64
 }
 
-// Free gives the memory back. It works once; then the error is ErrFreed.
+// Free gives the memory back. It works once; then the error wraps [ErrFreed].
 func (b *Buffer) Free() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := b.from
 	if a == nil {
-		return ErrFreed
+		return fmt.Errorf("%w: %s of %s", ErrFreed, ledger.FormatBytes(b.size), b.owner)
 	}
-	data := b.data
-	if err := unmapMemory(data); err != nil {
-		return fmt.Errorf("cpu: unmapping %s: %w", ledger.FormatBytes(int64(len(data))), err)
+	if err := unmapMemory(b.data); err != nil {
+		return fmt.Errorf("cpu: unmapping %s of %s: %w", ledger.FormatBytes(b.size), b.owner, err)
 	}
 	b.data, b.from = nil, nil
-	a.release(int64(len(data)))
+	a.release(b.size)
 	return a.ledger.Remove(b.id)
 }
 

@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"path"
@@ -96,19 +95,17 @@ func number(file string) (int64, error) {
 
 // keyed reads a file of lines "name number …".
 func keyed(file string) (map[string]int64, error) {
-	f, err := os.Open(file)
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	m := map[string]int64{}
-	s := bufio.NewScanner(f)
-	for s.Scan() {
-		if w := strings.Fields(s.Text()); len(w) >= 2 {
+	for line := range strings.Lines(string(b)) {
+		if w := strings.Fields(line); len(w) >= 2 {
 			if n, err := strconv.ParseInt(w[1], 10, 64); err == nil {
 				m[w[0]] = n
 			}
 		}
 	}
-	return m, s.Err()
+	return m, nil
 }

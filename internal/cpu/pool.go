@@ -96,7 +96,8 @@ func (p *Pool) Close() {
 }
 
 // Run calls body(lo, hi) for parts of [0, n), each of at most grain, on several threads at once, and returns when all are done. A panic of
-// body ends the Run: Run panics with a *[Panic] after all its parts are done or skipped.
+// body ends the Run: what others have begun is waited for, the rest is skipped, and Run panics with a *[Panic] (with body's own value when the
+// caller worked alone).
 func (p *Pool) Run(n, grain int, body func(lo, hi int)) {
 	if n <= 0 {
 		return

@@ -20,22 +20,25 @@ func eachTier(t *testing.T, f func(t *testing.T, p *Pool)) {
 	}
 }
 
-func pool(t testing.TB, threads int, tier Tier) *Pool {
+func pool(tb testing.TB, threads int, tier Tier) *Pool {
+	tb.Helper()
 	p, err := NewPoolTier(threads, tier)
-	require.NoError(t, err)
-	t.Cleanup(p.Close)
+	require.NoError(tb, err)
+	tb.Cleanup(p.Close)
 	return p
 }
 
 // fenced copies data to memory that ends where an unreadable page begins: a kernel that reads past the end crashes the test.
-func fenced(t testing.TB, data []byte) []byte {
-	mem := fence(t, len(data))
+func fenced(tb testing.TB, data []byte) []byte {
+	tb.Helper()
+	mem := fence(tb, len(data))
 	copy(mem, data)
 	return mem
 }
 
-func fencedFloats(t testing.TB, x []float32) []float32 {
-	b := fenced(t, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x)))
+func fencedFloats(tb testing.TB, x []float32) []float32 {
+	tb.Helper()
+	b := fenced(tb, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x)))
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(x))
 }
 
@@ -97,11 +100,11 @@ func bits(x []float32) []uint32 {
 }
 
 // near compares with a float64 reference; the bound is absolute plus relative.
-func near(t testing.TB, want []float64, got []float32, abs, rel float64, msg ...any) {
-	t.Helper()
+func near(tb testing.TB, want []float64, got []float32, abs, rel float64, msg ...any) {
+	tb.Helper()
 	for i := range want {
 		if d := math.Abs(float64(got[i]) - want[i]); !(d <= abs+rel*math.Abs(want[i])) {
-			require.Failf(t, "too far from the float64 reference", "[%d] is %v, want %v; off by %.3g, allowed %.3g + %.3g relative; %v", i, got[i], want[i], d, abs, rel, msg)
+			require.Failf(tb, "too far from the float64 reference", "[%d] is %v, want %v; off by %.3g, allowed %.3g + %.3g relative; %v", i, got[i], want[i], d, abs, rel, msg)
 		}
 	}
 }

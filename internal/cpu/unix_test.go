@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func fence(t testing.TB, n int) []byte {
+func fence(tb testing.TB, n int) []byte {
+	tb.Helper()
 	page := os.Getpagesize()
 	size := (n + page - 1) / page * page
 	mem, err := unix.Mmap(-1, 0, size+page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, unix.Munmap(mem)) })
-	require.NoError(t, unix.Mprotect(mem[size:], unix.PROT_NONE))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, unix.Munmap(mem)) })
+	require.NoError(tb, unix.Mprotect(mem[size:], unix.PROT_NONE))
 	return mem[size-n : size : size]
 }
 
