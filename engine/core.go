@@ -99,6 +99,7 @@ func (c *core) serve() (err error) {
 		if v := recover(); v != nil {
 			err = c.recovered(v)
 		}
+		err = public(err)
 	}()
 	for {
 		c.runPosted()

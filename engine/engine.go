@@ -33,7 +33,7 @@ type Engine struct {
 
 // Open loads a model and starts an engine. The context is for the loading only: when it ends, Open gives up and releases what it has.
 //
-// Errors: [*ParamError], [ErrOutOfMemory] with the numbers, what is wrong with the checkpoint (file, tensor, got, want), or the context's.
+// Errors: [*ParamError], [ErrOutOfMemory] with the numbers, [*CheckpointError], or the context's.
 func Open(ctx context.Context, cfg Config) (*Engine, error) { return open(ctx, cfg, loadCheckpoint) }
 
 func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/internal/cpu"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -77,6 +79,18 @@ func (e *ShutdownTimeoutError) Error() string {
 
 // Unwrap is the context's error.
 func (e *ShutdownTimeoutError) Unwrap() error { return e.Cause }
+
+// CheckpointError is what is wrong with a checkpoint: it names the file, the tensor or field, what it has and what is accepted.
+type CheckpointError = checkpoint.Error
+
+// public adds the error that a user can test for to one of an internal package.
+func public(err error) error {
+	var oom *cpu.OutOfMemory
+	if errors.As(err, &oom) && !errors.Is(err, ErrOutOfMemory) {
+		return fmt.Errorf("%w: %w", ErrOutOfMemory, err)
+	}
+	return err
+}
 
 // dead is the error of every request to an engine that failed of cause.
 func dead(cause error) error { return fmt.Errorf("%w: %w", ErrEngineDead, cause) }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"
-	"github.com/enginetest/enginetest/internal/cpu"
 	"github.com/enginetest/enginetest/internal/kvcache"
 	"github.com/enginetest/enginetest/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/sample"
@@ -55,10 +54,7 @@ func (c *core) build(ctx context.Context, load loader) (err error) {
 		if v := recover(); v != nil {
 			err = c.recovered(v)
 		}
-		var oom *cpu.OutOfMemory
-		if errors.As(err, &oom) && !errors.Is(err, ErrOutOfMemory) {
-			err = fmt.Errorf("%w: %w", ErrOutOfMemory, err)
-		}
+		err = public(err)
 	}()
 	if err := ctx.Err(); err != nil {
 		return err
