@@ -1,0 +1,94 @@
+// Command enginetest runs the bundled engine, looks at GPUs and measures.
+//
+//	enginetest generate   tokens from a checkpoint, one prompt or a batch
+//	enginetest gpus       the GPUs, their memory and who holds it
+//	enginetest wait       until GPU memory is clear, for scripts and workflows
+//	enginetest bench      speed and cost of the engine's life, as JSON
+//
+// It exits with 0 when done, 1 when it failed and 2 when it was used wrongly; wait and gpus have codes of their own, in their help. Errors go
+// to standard error only.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/enginetest/enginetest/engine"
+	"github.com/spf13/cobra"
+)
+
+// The exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is main without the process: arguments in, exit code out.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := &cobra.Command{
+		Use:           "enginetest",
+		Short:         "Run the bundled inference engine, look at GPUs, measure",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.AddCommand(generateCommand(), gpusCommand(), waitCommand(), benchCommand())
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitDone
+	}
+	fmt.Fprintln(stderr, "enginetest:", err)
+	code := exitCode(cmd, err)
+	if code == exitUsage {
+		fmt.Fprintf(stderr, "see '%s --help'\n", cmd.CommandPath())
+	}
+	return code
+}
+
+// usageError marks what the caller of the command got wrong.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// codeError carries the exit code of a command that has its own.
+type codeError struct {
+	error
+	code int
+}
+
+func (e codeError) Unwrap() error { return e.error }
+
+// exitCode maps an error to an exit code. Errors that cobra makes itself (an unknown command, a stray argument) come before a command ran.
+func exitCode(cmd *cobra.Command, err error) int {
+	var coded codeError
+	var usage usageError
+	var param *engine.ParamError
+	switch {
+	case errors.As(err, &coded):
+		return coded.code
+	case errors.As(err, &usage), errors.As(err, &param), !cmd.HasParent(), cmd.ValidateArgs(cmd.Flags().Args()) != nil:
+		return exitUsage
+	}
+	return exitFailed
+}
