@@ -97,6 +97,9 @@ func MatMuls(p *Pool, x []float32, m int, out ...Linear) { matMuls(p, x, m, out)
 const (
 	tileRows  = 4         // of weights: panels are multiples of it
 	panelSize = 192 << 10 // bytes of weights that stay in the L2 cache while the rows of x pass
+	// streamSize is the most of it in a panel that is read once: the garbage collector cannot stop a thread inside a kernel, so this bounds the
+	// pause of all others to some 0.2 ms.
+	streamSize = 4 << 20
 	// widenAt is the number of rows of x from which 16-bit weights are widened once a panel rather than once a tile.
 	widenAt = 12
 )
@@ -105,45 +108,46 @@ func matMuls(p *Pool, x []float32, m int, out []Linear) {
 	if m == 0 || len(out) == 0 {
 		return
 	}
-	cols := out[0].W.Cols
-	if len(x) < m*cols {
-		panic(fmt.Sprintf("cpu: x has %d elements, needs [%d, %d]", len(x), m, cols))
-	}
-	rows := 0
+	cols, rows := out[0].W.Cols, 0
 	for i := range out {
-		l := &out[i]
-		l.W.check()
-		if l.W.Cols != cols {
-			panic(fmt.Sprintf("cpu: matrices of one pass have %d and %d columns", cols, l.W.Cols))
-		}
-		if need := (m-1)*l.stride() + l.W.Rows; len(l.Dst) < need || l.stride() < l.W.Rows {
-			panic(fmt.Sprintf("cpu: result has %d elements, needs [%d, %d] with stride %d", len(l.Dst), m, l.W.Rows, l.stride()))
-		}
-		if l.Bias != nil && len(l.Bias) != l.W.Rows {
-			panic(fmt.Sprintf("cpu: bias has %d elements, needs %d", len(l.Bias), l.W.Rows))
-		}
-		rows += l.W.Rows
+		out[i].check(x, m, cols)
+		rows += out[i].W.Rows
 	}
 	panel := p.panelRows(rows, cols, m, out[0].W.Type)
 	panels := 0
 	for i := range out {
-		panels += (out[i].W.Rows + panel - 1) / panel
+		panels += out[i].panels(panel)
 	}
 	p.Run(panels, 1, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			at := i
-			for j := range out {
-				l := &out[j]
-				n := (l.W.Rows + panel - 1) / panel
-				if at < n {
-					p.linear(l, x, m, at*panel, min(l.W.Rows, (at+1)*panel))
-					break
-				}
-				at -= n
+			j, at := 0, i
+			for ; at >= out[j].panels(panel); j++ {
+				at -= out[j].panels(panel)
 			}
+			l := &out[j]
+			p.linear(l, x, m, at*panel, min(l.W.Rows, (at+1)*panel))
 		}
 	})
 }
+
+func (l *Linear) check(x []float32, m, cols int) {
+	l.W.check()
+	if l.W.Cols != cols {
+		panic(fmt.Sprintf("cpu: matrices of one pass have %d and %d columns", cols, l.W.Cols))
+	}
+	if len(x) < m*cols {
+		panic(fmt.Sprintf("cpu: x has %d elements, needs [%d, %d]", len(x), m, cols))
+	}
+	if need := (m-1)*l.stride() + l.W.Rows; len(l.Dst) < need || l.stride() < l.W.Rows {
+		panic(fmt.Sprintf("cpu: result has %d elements, needs [%d, %d] with stride %d", len(l.Dst), m, l.W.Rows, l.stride()))
+	}
+	if l.Bias != nil && len(l.Bias) != l.W.Rows {
+		panic(fmt.Sprintf("cpu: bias has %d elements, needs %d", len(l.Bias), l.W.Rows))
+	}
+}
+
+// panels is the number of panels of so many rows.
+func (l *Linear) panels(rows int) int { return (l.W.Rows + rows - 1) / rows }
 
 // panelRows is the number of weight rows in a panel. When x passes once, the weights only stream by, and the longer the streams the better:
 // a few panels for each thread. Otherwise a panel has to stay in the cache.
@@ -152,14 +156,14 @@ func (p *Pool) panelRows(rows, cols, m int, t DType) int {
 	if p.threads > 1 {
 		share = rows / (3 * p.threads)
 	}
-	n := max(share, 32)
+	size, limit := t.Size(), streamSize
 	if m > p.k.once {
-		size := t.Size()
-		if m >= widenAt {
-			size = 4
-		}
-		n = max(min(n, panelSize/(size*max(cols, 1))), 16)
+		limit = panelSize
 	}
+	if m >= widenAt {
+		size = 4
+	}
+	n := max(min(max(share, 32), limit/(size*max(cols, 1))), 16)
 	return max(n/tileRows*tileRows, tileRows)
 }
 

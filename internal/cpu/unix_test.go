@@ -4,8 +4,10 @@ package cpu
 
 import (
 	"os"
+	"runtime/debug"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -20,6 +22,14 @@ func fence(tb testing.TB, n int) []byte {
 	tb.Cleanup(func() { require.NoError(tb, unix.Munmap(mem)) })
 	require.NoError(tb, unix.Mprotect(mem[size:], unix.PROT_NONE))
 	return mem[size-n : size : size]
+}
+
+// The fence of the other tests does bite.
+func TestFence(t *testing.T) {
+	mem := fence(t, 100)
+	past := unsafe.Slice(unsafe.SliceData(mem), 101)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	require.Panics(t, func() { t.Log(past[100]) })
 }
 
 func TestIdlePoolUsesNoProcessor(t *testing.T) {
