@@ -167,14 +167,22 @@ func TestSuiteInEveryMode(t *testing.T) {
 	t.Run("gotestsum", func(t *testing.T) {
 		t.Parallel()
 		file := filepath.Join(t.TempDir(), "events.json")
-		out, stderr, _ := run(t, nil, "gotestsum", "--jsonfile", file, "--format", "testname", "--packages", "./testdata/suite",
-			"--rerun-fails=1", "--rerun-fails-max-failures=20", "--", "-count=1", "-skip", "TestTree")
-		require.NotContains(t, string(stderr), "suspected panic", "relayed panics must not stop reruns")
-		require.Contains(t, string(out), "TestPanic/culprit")
-		require.Contains(t, string(out), "(re-run 1)", "%s%s", out, stderr)
+		out, _, _ := run(t, nil, "gotestsum", "--jsonfile", file, "--format", "testname", "--raw-command", "--",
+			"go", "tool", "test2json", "-p", "suite", suiteBinary(t), "-test.v=test2json")
+		count := map[string]int{}
+		for _, result := range suiteResults {
+			count[result]++
+		}
+		require.Contains(t, string(out), fmt.Sprintf("DONE %d tests, %d skipped, %d failures", len(suiteResults), count["skip"], count["fail"]))
 		b, err := os.ReadFile(file)
 		require.NoError(t, err)
-		require.Equal(t, 2, strings.Count(string(b), `"Action":"fail","Package":"github.com/enginetest/enginetest/forkproc/testdata/suite","Test":"TestFail"`))
+		checkEvents(t, decode(t, b), suiteResults)
+	})
+	t.Run("gotestsum rerun", func(t *testing.T) {
+		t.Parallel()
+		out, stderr, _ := run(t, nil, "gotestsum", "--format", "testname", "--packages", "./testdata/suite", "--rerun-fails=1", "--", "-count=1", "-run=^TestPanic$")
+		require.NotContains(t, string(stderr), "suspected panic", "a relayed panic must not stop reruns")
+		require.Contains(t, string(out), "TestPanic/culprit (re-run 1)", "%s%s", out, stderr)
 	})
 }
 

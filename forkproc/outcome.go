@@ -79,7 +79,7 @@ type facts struct {
 	failed    string // the innermost of the tests that failed last, one inside of the other
 	oom       string // what rose, when the OOM killer was at work
 	panicLine string // first line of a panic, fatal error or fatal signal
-	timedOut  bool   // the child's own alarm went off
+	dumped    bool   // stacks follow it, so it is no text that the test printed
 	linker    string // complaint of the dynamic linker
 	race      bool
 }
@@ -98,19 +98,24 @@ func (f *facts) phase() Phase {
 	return PhaseStart
 }
 
-// see collects the facts that the runtime and the dynamic linker print as text.
+// see collects the facts that the runtime and the dynamic linker print as text. A test can print the same; then the exit code
+// does not fit, or the real text comes later.
 func (f *facts) see(line string) {
 	switch {
-	case strings.HasPrefix(line, "panic: test timed out after "):
-		f.timedOut = true
+	case !f.dumped && isFatal(line):
 		f.panicLine = line
-	case f.panicLine == "" && isFatal(line):
-		f.panicLine = line
+	case f.panicLine != "" && (strings.HasPrefix(line, "goroutine ") || strings.HasPrefix(line, "PC=")):
+		f.dumped = true
 	case strings.Contains(line, ": symbol lookup error: "), strings.Contains(line, ": error while loading shared libraries: "):
 		f.linker = line
 	case line == "WARNING: DATA RACE":
 		f.race = true
 	}
+}
+
+// crashed: the runtime ended the process. It exits with 2, or by SIGABRT with GOTRACEBACK=crash.
+func (f *facts) crashed() bool {
+	return f.panicLine != "" && (f.exitCode == 2 || f.signal == syscall.SIGABRT)
 }
 
 func isFatal(line string) bool {
@@ -132,7 +137,7 @@ func (f *facts) judge() (Status, string) {
 	switch {
 	case f.startErr != nil:
 		return NotStarted, fmt.Sprintf("child did not start: %v", f.startErr)
-	case f.timedOut:
+	case f.crashed() && strings.HasPrefix(f.panicLine, "panic: test timed out after "):
 		return TimeLimit, fmt.Sprintf("child ran into its time limit of %v%s; its stacks are in the output", f.limit, where)
 	case f.stuck:
 		return TimeLimit, fmt.Sprintf("child ran into its time limit of %v%s and does not die of SIGKILL: it is in an uninterruptible system call (a driver?)", f.limit, where)
@@ -142,12 +147,14 @@ func (f *facts) judge() (Status, string) {
 		return TimeLimit, fmt.Sprintf("child ran into its time limit of %v%s, did not end by itself, got SIGQUIT for its stacks and was killed", f.limit, where)
 	case f.signal == syscall.SIGKILL && f.oom != "":
 		return OOMKilled, fmt.Sprintf("child was killed by SIGKILL%s\nlikely the kernel's OOM killer: %s", where, f.oom)
-	case f.signal != 0 && f.panicLine != "": // GOTRACEBACK=crash
-		return Panicked, fmt.Sprintf("child crashed (%s)%s: %s", signalName(f.signal), where, f.panicLine)
+	case f.crashed():
+		how := "exit code 2"
+		if f.signal != 0 {
+			how = signalName(f.signal)
+		}
+		return Panicked, fmt.Sprintf("child crashed (%s)%s: %s", how, where, f.panicLine)
 	case f.signal != 0:
 		return Signalled, fmt.Sprintf("child was killed by %s%s", signalName(f.signal), where)
-	case f.exitCode == 2 && f.panicLine != "":
-		return Panicked, fmt.Sprintf("child crashed (exit code 2)%s: %s", where, f.panicLine)
 	case f.exitCode == 127 && f.linker != "":
 		return NotStarted, fmt.Sprintf("child was ended by the dynamic linker (exit code 127)%s: %s\na C library is missing or older than the one it was built with; with NVML: call Init first and check its result", where, f.linker)
 	case f.verdict == "fail":

@@ -92,7 +92,7 @@ func (r *replay) handle(e event) {
 	case "pass", "fail", "skip":
 		r.end(n, e.kind)
 	case "attr", "artifacts":
-		n.send(e)
+		r.open(e.name).send(e)
 	}
 }
 

@@ -66,6 +66,7 @@ func TestOutput(t *testing.T) {
 		fmt.Println("ok  \tpkg\t0.1s")
 		fmt.Println("coverage: 12.5% of statements")
 		fmt.Println("panic: not really")
+		fmt.Println("panic: test timed out after 5s\n\ngoroutine 1 [running]:")
 		fmt.Println("--- FAIL: TestForged (0.00s)")
 		fmt.Println("\x16--- FAIL: TestForged (0.00s)")
 		fmt.Println("\x16=== RUN   TestForged")
