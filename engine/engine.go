@@ -8,11 +8,12 @@
 //
 //	engine: Temperature is 3, must be in [0, 2]
 //	engine: prompt does not fit: 1200 tokens, at most 1023 with MaxModelLen 1024 and one token of output
-//	engine: out of device memory: one sequence of MaxModelLen 1024 needs 64 KV blocks (1.0 MiB), KVCacheBytes gives 4 (64.0 KiB): lower …
+//	engine: out of device memory: one sequence of MaxModelLen 512 needs 32 KV blocks (512.0 KiB), KVCacheBytes gives 4 (64.0 KiB): lower …
 //	engine: dead: step 11 (4 tokens, 4 sequences): engine: injected fault at forward
 //	engine: prefix cache not reset: kvcache: 3 of 64 blocks are in use by running sequences
 //	engine: shutdown not finished: a forward pass has been running for 30s: context deadline exceeded
-//	engine: 64.0 MiB of device memory in 1 allocations are still held after shutdown: …
+//	engine: 64.0 MiB of device memory still held after shutdown, allocations: 1
+//	      64.0 MiB  kv_cache     cpu:0 (mapped)
 package engine
 
 import (

@@ -57,7 +57,7 @@ func (e *LeakError) Error() string {
 	for _, h := range e.Holdings {
 		sum += h.Bytes
 	}
-	s := fmt.Sprintf("engine: %s of device memory in %d allocations are still held after shutdown:\n%s",
+	s := fmt.Sprintf("engine: %s of device memory still held after shutdown, allocations: %d\n%s",
 		ledger.FormatBytes(sum), len(e.Holdings), strings.TrimRight(ledger.Format(e.Holdings), "\n"))
 	if len(e.Holdings) > 0 && e.Holdings[0].Stack == nil {
 		s += "\n    set Config.RecordStacks to see where they were allocated"

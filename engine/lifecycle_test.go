@@ -232,7 +232,7 @@ func TestLeakIsNamed(t *testing.T) {
 	var leak *LeakError
 	require.ErrorAs(t, err, &leak)
 	require.Len(t, leak.Holdings, 1)
-	assert.Contains(t, err.Error(), "3.0 MiB of device memory in 1 allocations are still held after shutdown")
+	assert.Contains(t, err.Error(), "3.0 MiB of device memory still held after shutdown, allocations: 1")
 	assert.Contains(t, err.Error(), "cuda_graphs")
 	assert.Contains(t, err.Error(), "lifecycle_test.go:")
 	assert.Equal(t, err, e.Shutdown(t.Context()), "every call gives the same result")

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"math"
 	"testing"
 
@@ -8,6 +10,7 @@ import (
 	"github.com/enginetest/enginetest/internal/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 func TestParamsOutOfRange(t *testing.T) {
@@ -115,4 +118,70 @@ func TestBadWords(t *testing.T) {
 	}
 	require.NotEqual(t, plain, spaced)
 	assert.Equal(t, want, got.BadWords)
+}
+
+// Whatever the parameters, a request is refused with a typed error, or fails alone, or ends well; the engine goes on.
+func TestAnyParams(t *testing.T) {
+	e := openTiny(t, Config{})
+	float := rapid.OneOf(rapid.Float64(), rapid.Float64Range(0, 1), rapid.SampledFrom([]float64{0, 1, math.NaN(), math.Inf(1), math.Inf(-1)}))
+	small := rapid.OneOf(rapid.IntRange(0, 20), rapid.SampledFrom([]int{0, 1, -1, math.MaxInt, math.MinInt}))
+	id := rapid.OneOf(rapid.Int32Range(0, 511), rapid.SampledFrom([]int32{-1, 512, math.MaxInt32, math.MinInt32}))
+	rare := func(t *rapid.T) bool { return rapid.IntRange(0, 8).Draw(t, "given") == 0 }
+	refused, ran := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		var p SamplingParams
+		for _, f := range []*float64{
+			&p.Temperature, &p.TopP, &p.MinP, &p.TypicalP, &p.EpsilonCutoff, &p.RepetitionPenalty, &p.PresencePenalty, &p.FrequencyPenalty,
+		} {
+			if rare(t) {
+				*f = float.Draw(t, "float")
+			}
+		}
+		for _, n := range []*int{&p.MinTokens, &p.N, &p.TopK, &p.NoRepeatNGramSize} {
+			if rare(t) {
+				*n = small.Draw(t, "int")
+			}
+		}
+		p.MaxTokens = rapid.IntRange(0, 6).Draw(t, "max tokens")
+		if rare(t) {
+			p.AllowedTokenIDs = rapid.SliceOfN(id, 0, 3).Draw(t, "allowed")
+		}
+		if rare(t) {
+			p.StopTokenIDs = rapid.SliceOfN(id, 0, 3).Draw(t, "stop")
+		}
+		if rare(t) {
+			p.LogitBias = rapid.MapOfN(id, float, 0, 3).Draw(t, "bias")
+		}
+		if rare(t) {
+			p.Logprobs = ptr(rapid.SampledFrom([]int{-2, -1, 0, 3, 512, 513}).Draw(t, "logprobs"))
+			p.PromptLogprobs = p.Logprobs
+		}
+		outs, err := e.Generate(context.Background(), Request{PromptTokenIDs: rapid.SliceOfN(rapid.Int32Range(0, 511), 0, 40).Draw(t, "prompt"), Sampling: p})
+		var bad *ParamError
+		switch {
+		case errors.As(err, &bad):
+			refused++
+		case err == nil || errors.Is(err, sample.ErrNoToken):
+			ran++
+			if len(outs) != 1 || len(outs[0].Completions) != max(p.N, 1) {
+				t.Fatalf("%d outputs", len(outs))
+			}
+			for _, c := range outs[0].Completions {
+				for _, id := range c.TokenIDs {
+					if id < 0 || id >= 512 {
+						t.Fatalf("token %d", id)
+					}
+				}
+			}
+		default:
+			t.Fatalf("%v", err)
+		}
+		if e.Err() != nil {
+			t.Fatalf("the engine died: %v", e.Err())
+		}
+	})
+	t.Logf("%d refused, %d ran", refused, ran)
+	assert.Positive(t, refused)
+	assert.Positive(t, ran)
+	assert.Zero(t, e.Stats().KVBlocksUsed)
 }
