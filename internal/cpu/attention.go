@@ -107,7 +107,7 @@ func Attention(p *Pool, dst, q []float32, a AttnParams, c KVCache, seqs []AttnSe
 		}
 	}
 	at := &attention{p: p, dst: dst, q: q, AttnParams: a, c: c, group: group, stride: group * longest * (2*c.HeadDim + 2 + segment)}
-	if len(items) < 3*p.threads && parts > len(items) {
+	if p.threads > 1 && len(items) < 3*p.threads && parts > len(items) {
 		at.split(items, parts)
 		return
 	}
