@@ -1,0 +1,234 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// Code is a result of the driver (CUresult). It is an error, so that errors.Is(err, cuda.ErrOutOfMemory) works on every error of this package
+// that a driver call caused.
+type Code int32
+
+// Results that callers tell apart. Any other Code can be compared with as well: errors.Is(err, cuda.Code(701)).
+const (
+	ErrInvalidValue    Code = 1
+	ErrOutOfMemory     Code = 2
+	ErrNotInitialized  Code = 3
+	ErrNoDevice        Code = 100
+	ErrInvalidDevice   Code = 101
+	ErrInvalidContext  Code = 201 // no context on this thread
+	ErrInvalidPTX      Code = 218 // the PTX does not compile: the JIT log says where
+	ErrUnsupportedPTX  Code = 222 // the PTX is newer than the driver
+	ErrInvalidHandle   Code = 400
+	ErrNotFound        Code = 500
+	ErrNotReady        Code = 600 // a query: work is still running
+	ErrIllegalAddress  Code = 700
+	ErrLaunchFailed    Code = 719
+	ErrNotSupported    Code = 801
+	ErrSystemMismatch  Code = 803
+	ErrCaptureInvalid  Code = 901
+	ErrGraphExecUpdate Code = 910
+	ErrUnknown         Code = 999
+)
+
+// Error gives "CUDA error 2"; an *Error has the driver's own words.
+func (c Code) Error() string { return fmt.Sprintf("CUDA error %d", int32(c)) }
+
+// sticky says whether the context can do nothing more after this result: the driver answers every later call with the same.
+// Source: the comments of CUresult in cuda.h ("the context cannot be used" and "the process is left in an inconsistent state").
+func (c Code) sticky() bool {
+	switch c {
+	case 4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999:
+		return true
+	}
+	return false
+}
+
+// Error is a driver call that failed.
+type Error struct {
+	Call string // "cuMemAlloc_v2"
+	Code Code
+	Name string // "CUDA_ERROR_OUT_OF_MEMORY"
+	Text string // "out of memory"
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("cuda: %s: %s (%d): %s", e.Call, e.Name, int32(e.Code), e.Text)
+}
+
+func (e *Error) Unwrap() error { return e.Code }
+
+var (
+	// ErrNoDriver says that there is no usable libcuda: the library or one of its symbols is missing, or the system is not supported.
+	ErrNoDriver = errors.New("cuda: no driver")
+
+	// ErrContextDead is what calls return after a sticky error: see [DeadError].
+	ErrContextDead = errors.New("cuda: the context is dead")
+
+	// Kinds of misuse: see [MisuseError].
+
+	ErrWrongThread  = errors.New("called off the worker's thread")
+	ErrWrongWorker  = errors.New("belongs to another worker")
+	ErrUseAfterFree = errors.New("use after free")
+	ErrDoubleFree   = errors.New("freed twice")
+	ErrClosed       = errors.New("the worker is closed")
+	ErrRange        = errors.New("out of range")
+	ErrArguments    = errors.New("wrong arguments")
+)
+
+// MisuseError is a mistake of the caller, found without asking the driver. Kind is one of ErrWrongThread, ErrWrongWorker, ErrUseAfterFree,
+// ErrDoubleFree, ErrClosed, ErrRange, ErrArguments.
+type MisuseError struct {
+	Call   string // "Memory.Free"
+	Kind   error
+	Detail string
+}
+
+func (e *MisuseError) Error() string {
+	s := "cuda: " + e.Call + ": " + e.Kind.Error()
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	return s
+}
+
+func (e *MisuseError) Unwrap() error { return e.Kind }
+
+// DeadError is returned, without a driver call, by every call on a worker whose context met a sticky error (an illegal address, a failed
+// launch, a lost device). Only Close is of use then. It matches ErrContextDead and the first error's Code.
+type DeadError struct {
+	Call   string
+	Worker string
+	First  *Error // what killed the context
+}
+
+func (e *DeadError) Error() string {
+	return fmt.Sprintf("cuda: %s: the context of %s is dead since %s; close the worker and open a new one", e.Call, e.Worker,
+		strings.TrimPrefix(e.First.Error(), "cuda: "))
+}
+
+func (e *DeadError) Unwrap() []error { return []error{ErrContextDead, e.First} }
+
+// AllocError is an allocation that failed, with what is needed to see why.
+type AllocError struct {
+	Worker      string
+	Owner, Kind string
+	Bytes       int64
+	Free, Total int64 // of the device, after the failure; 0 when the driver would not say
+	Holdings    []ledger.Holding
+	Err         error
+}
+
+func (e *AllocError) Error() string {
+	s := fmt.Sprintf("cuda: %s: no %s (%s) for %s: %v", e.Worker, ledger.FormatBytes(e.Bytes), e.Kind, e.Owner, e.Err)
+	if e.Total > 0 {
+		s += fmt.Sprintf("; %s of %s free", ledger.FormatBytes(e.Free), ledger.FormatBytes(e.Total))
+	}
+	return s + "; " + owners(e.Holdings)
+}
+
+func (e *AllocError) Unwrap() error { return e.Err }
+
+// CompileError is a module that the driver refused, with the log of its compiler.
+type CompileError struct {
+	Module string
+	Log    string // the JIT's error log; empty when it wrote none
+	Err    error
+}
+
+func (e *CompileError) Error() string {
+	s := fmt.Sprintf("cuda: module %s: %v", e.Module, e.Err)
+	if e.Log != "" {
+		s += "\n    " + strings.ReplaceAll(strings.TrimSpace(e.Log), "\n", "\n    ")
+	}
+	return s
+}
+
+func (e *CompileError) Unwrap() error { return e.Err }
+
+// PanicError is a panic in a function that ran on a worker's thread.
+type PanicError struct {
+	Worker string
+	Value  any
+	Stack  []byte
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("cuda: panic on the thread of %s: %v\n%s", e.Worker, e.Value, e.Stack)
+}
+
+// Unwrap gives the panic's value when it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// HangError says that a worker's thread did not come back in time. The thread is lost with whatever it holds: only the end of the process
+// frees it.
+type HangError struct {
+	Worker string
+	Call   string // what the caller waited for: "Do", "Close"
+	Driver string // the driver call that does not return; empty when Go code of the caller is running
+	For    time.Duration
+	Err    error // the context's error
+}
+
+func (e *HangError) Error() string {
+	where := "in Go code"
+	if e.Driver != "" {
+		where = "in the driver's " + e.Driver
+	}
+	return fmt.Sprintf("cuda: %s: %s: the worker's thread has been busy for %s, %s: %v", e.Worker, e.Call, e.For.Round(time.Millisecond), where, e.Err)
+}
+
+func (e *HangError) Unwrap() error { return e.Err }
+
+// LeakError is what Close found still allocated. All of Freed has been given back by Close; Kept could not be: it outlives the context and
+// stays in the ledger.
+type LeakError struct {
+	Worker string
+	Freed  []ledger.Holding
+	Kept   []ledger.Holding
+	Errs   []error // why Kept could not be freed
+}
+
+func (e *LeakError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cuda: %s was closed with %d allocations still live:", e.Worker, len(e.Freed)+len(e.Kept))
+	if len(e.Freed) > 0 {
+		fmt.Fprintf(&b, "\n  freed now, because their owners did not:\n%s", ledger.Format(e.Freed))
+	}
+	if len(e.Kept) > 0 {
+		fmt.Fprintf(&b, "\n  not freed, they outlive the context until the process ends:\n%s", ledger.Format(e.Kept))
+	}
+	for _, err := range e.Errs {
+		fmt.Fprintf(&b, "\n  %v", err)
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+func (e *LeakError) Unwrap() []error { return e.Errs }
+
+// owners sums holdings up in one line: "held: weights 2.3 GiB, kv_cache 1.0 GiB".
+func owners(hs []ledger.Holding) string {
+	if len(hs) == 0 {
+		return "the ledger holds nothing"
+	}
+	sums := map[string]int64{}
+	var order []string
+	for _, h := range hs {
+		if _, seen := sums[h.Owner]; !seen {
+			order = append(order, h.Owner) // holdings come largest first
+		}
+		sums[h.Owner] += h.Bytes
+	}
+	parts := make([]string, len(order))
+	for i, o := range order {
+		parts[i] = o + " " + ledger.FormatBytes(sums[o])
+	}
+	return "the ledger holds " + strings.Join(parts, ", ")
+}
