@@ -25,7 +25,7 @@ func ExampleExpect() {
 	// func TestEngineDiesOfABadCheckpoint(t *testing.T) {
 	o := forkproc.Run(t, func(*testing.T) {
 		panic("weights: truncated file")
-	}, forkproc.Expect(forkproc.PanickedWith("truncated file")))
+	}, forkproc.Expect(forkproc.Panicked("truncated file")))
 	t.Logf("%s after %v in phase %s; last output:\n%s", o.Status, o.Duration, o.Phase, o.Tail)
 	// }
 }

@@ -31,7 +31,7 @@ func (c *child) leftovers(before snapshot, survivors []proc.Process, status Stat
 		}
 	}
 	all = append(all, files...)
-	if status == Passed || status == Skipped { // a process that dies cannot clean its temporary folder
+	if status == StatusPassed || status == StatusSkipped { // a process that dies cannot clean its temporary folder
 		all = append(all, c.tempFiles()...)
 	}
 	var texts []string

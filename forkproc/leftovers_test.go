@@ -166,7 +166,7 @@ func TestGrandchildHoldsTheOutput(t *testing.T) {
 		require.NoError(t, cmd.Start())
 	}, forkproc.WaitDelay(50*time.Millisecond), forkproc.Report)
 	require.Less(t, time.Since(start), 20*time.Second)
-	require.Equal(t, forkproc.Passed, o.Status)
+	require.Equal(t, forkproc.StatusPassed, o.Status)
 	require.Len(t, o.Leftovers, 1)
 	require.Contains(t, o.Leftovers[0], "sleep 74")
 }

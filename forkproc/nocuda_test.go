@@ -106,22 +106,22 @@ func TestJudge(t *testing.T) {
 		reason string
 		why    string
 	}{
-		{base, Passed, "passed", "both witnesses"},
-		{with(func(f *facts) { f.verdict = "skip" }), Skipped, "skipped", ""},
-		{with(func(f *facts) { f.verdict = "skip"; f.bodyPass = true }), Passed, "passed", "stop's fallback"},
-		{with(func(f *facts) { f.ended = false }), ExitedEnd, "did not confirm", "the stream alone is no witness"},
-		{with(func(f *facts) { f.verdict = "" }), ExitedEnd, "exited with code 0 before the test finished, after the test had ended", "the note alone is none either"},
-		{with(func(f *facts) { f.exitCode = 3 }), Failed, "but then exited with code 3: TestMain", "a pass is not one when the process fails"},
-		{with(func(f *facts) { f.exitCode = 66; f.race = true; f.verdict = "" }), Failed, "ended by the race detector (exit code 66)", ""},
-		{with(func(f *facts) { f.exitCode = 1; f.race = true }), Failed, "a data race outside of the test", ""},
-		{facts{ready: true, verdict: "skip"}, NotReached, "without reaching forkproc.Run", "the test took another way"},
-		{facts{ready: true}, NotReached, "ran no test of this name", ""},
-		{facts{ready: true, exitCode: 1}, ExitedEnd, "exited with code 1 before the test reached forkproc.Run", "TestMain failed"},
-		{facts{exitCode: 2, panicLine: "panic: init"}, Panicked, "crashed (exit code 2) before package init was over: panic: init", ""},
-		{with(func(f *facts) { f.stuck = true; f.limit = 1e9 }), TimeLimit, "does not die of SIGKILL: it is in an uninterruptible system call", "a driver that hangs"},
-		{with(func(f *facts) { f.signal = 9; f.oom = "the oom_kill counter of this cgroup rose from 3 to 4" }), OOMKilled, "likely the kernel's OOM killer: the oom_kill counter of this cgroup rose from 3 to 4", ""},
-		{with(func(f *facts) { f.signal = 15; f.oom = "rose" }), Signalled, "killed by SIGTERM", "the OOM killer sends SIGKILL only"},
-		{with(func(f *facts) { f.exitCode = 127; f.linker = "x: symbol lookup error: y" }), NotStarted, "dynamic linker (exit code 127)", ""},
+		{base, StatusPassed, "passed", "both witnesses"},
+		{with(func(f *facts) { f.verdict = "skip" }), StatusSkipped, "skipped", ""},
+		{with(func(f *facts) { f.verdict = "skip"; f.bodyPass = true }), StatusPassed, "passed", "stop's fallback"},
+		{with(func(f *facts) { f.ended = false }), StatusExited, "did not confirm", "the stream alone is no witness"},
+		{with(func(f *facts) { f.verdict = "" }), StatusExited, "exited with code 0 before the test finished, after the test had ended", "the note alone is none either"},
+		{with(func(f *facts) { f.exitCode = 3 }), StatusFailed, "but then exited with code 3: TestMain", "a pass is not one when the process fails"},
+		{with(func(f *facts) { f.exitCode = 66; f.race = true; f.verdict = "" }), StatusFailed, "ended by the race detector (exit code 66)", ""},
+		{with(func(f *facts) { f.exitCode = 1; f.race = true }), StatusFailed, "a data race outside of the test", ""},
+		{facts{ready: true, verdict: "skip"}, StatusNotReached, "without reaching forkproc.Run", "the test took another way"},
+		{facts{ready: true}, StatusNotReached, "ran no test of this name", ""},
+		{facts{ready: true, exitCode: 1}, StatusExited, "exited with code 1 before the test reached forkproc.Run", "TestMain failed"},
+		{facts{exitCode: 2, panicLine: "panic: init"}, StatusPanicked, "crashed (exit code 2) before package init was over: panic: init", ""},
+		{with(func(f *facts) { f.stuck = true; f.limit = 1e9 }), StatusTimedOut, "does not die of SIGKILL: it is in an uninterruptible system call", "a driver that hangs"},
+		{with(func(f *facts) { f.signal = 9; f.oom = "the oom_kill counter of this cgroup rose from 3 to 4" }), StatusOOMKilled, "likely the kernel's OOM killer: the oom_kill counter of this cgroup rose from 3 to 4", ""},
+		{with(func(f *facts) { f.signal = 15; f.oom = "rose" }), StatusKilled, "killed by SIGTERM", "the OOM killer sends SIGKILL only"},
+		{with(func(f *facts) { f.exitCode = 127; f.linker = "x: symbol lookup error: y" }), StatusNotStarted, "dynamic linker (exit code 127)", ""},
 	} {
 		status, reason := c.f.judge()
 		require.Equal(t, c.status, status, "%s: %s", c.why, reason)

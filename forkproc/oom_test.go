@@ -47,7 +47,7 @@ func TestOOMVictim(t *testing.T) {
 			held = append(held, b)
 			_ = held
 		}
-	}, forkproc.Expect(forkproc.KilledByOOM()))
+	}, forkproc.Expect(forkproc.OOMKilled()))
 	t.Log(o.Reason)
 }
 

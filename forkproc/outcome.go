@@ -10,18 +10,18 @@ import (
 // Status is how a child ended.
 type Status string
 
-// The ways to end. Anything but Passed and Skipped fails the test, unless Expect names it.
+// The ways to end. Anything but StatusPassed and StatusSkipped fails the test, unless Expect names it.
 const (
-	Passed     Status = "passed"
-	Skipped    Status = "skipped"
-	Failed     Status = "failed"      // the test in the child failed, or the process did after the test had passed
-	Panicked   Status = "panicked"    // Go panic, fatal error of the runtime, or a signal in C that the runtime reported
-	Signalled  Status = "killed"      // by a signal that this package did not send
-	OOMKilled  Status = "oom-killed"  // SIGKILL while the kernel's OOM killer was counted at work
-	ExitedEnd  Status = "exited"      // the process ended, with any exit code, before the test had a result
-	TimeLimit  Status = "timed out"   // killed, or ended by its own alarm, because its time was over
-	NotStarted Status = "not started" // the program did not start or its dynamic linker gave up
-	NotReached Status = "not reached" // the child's run of the test never came to forkproc.Run
+	StatusPassed     Status = "passed"
+	StatusSkipped    Status = "skipped"
+	StatusFailed     Status = "failed"      // the test in the child failed, or the process did after the test had passed
+	StatusPanicked   Status = "panicked"    // Go panic, fatal error of the runtime, or a signal in C that the runtime reported
+	StatusKilled     Status = "killed"      // by a signal that this package did not send
+	StatusOOMKilled  Status = "oom-killed"  // SIGKILL while the kernel's OOM killer was counted at work
+	StatusExited     Status = "exited"      // the process ended, with any exit code, before the test had a result
+	StatusTimedOut   Status = "timed out"   // killed, or ended by its own alarm, because its time was over
+	StatusNotStarted Status = "not started" // the program did not start or its dynamic linker gave up
+	StatusNotReached Status = "not reached" // the child's run of the test never came to forkproc.Run
 )
 
 // Phase is how far a child came.
@@ -43,6 +43,7 @@ type Outcome struct {
 	Signal   syscall.Signal // 0 when none did
 	Phase    Phase
 	Reason   string   // the verdict in words
+	Crash    string   // StatusPanicked: the first line of the panic, fatal error or signal report
 	During   []string // the tests that were running when it ended without a result
 	Tests    []Test   // the subtests with their results, in the order in which they ended
 	Tail     string   // the last 20 lines of output
@@ -136,62 +137,62 @@ func (f *facts) judge() (Status, string) {
 	where := f.where()
 	switch {
 	case f.startErr != nil:
-		return NotStarted, fmt.Sprintf("child did not start: %v", f.startErr)
+		return StatusNotStarted, fmt.Sprintf("child did not start: %v", f.startErr)
 	case f.crashed() && strings.HasPrefix(f.panicLine, "panic: test timed out after "):
-		return TimeLimit, fmt.Sprintf("child ran into its time limit of %v%s; its stacks are in the output", f.limit, where)
+		return StatusTimedOut, fmt.Sprintf("child ran into its time limit of %v%s; its stacks are in the output", f.limit, where)
 	case f.stuck:
-		return TimeLimit, fmt.Sprintf("child ran into its time limit of %v%s and does not die of SIGKILL: it is in an uninterruptible system call (a driver?)", f.limit, where)
+		return StatusTimedOut, fmt.Sprintf("child ran into its time limit of %v%s and does not die of SIGKILL: it is in an uninterruptible system call (a driver?)", f.limit, where)
 	case f.quit && !f.killed:
-		return TimeLimit, fmt.Sprintf("child ran into its time limit of %v%s; its own alarm did not go off, so it got SIGQUIT; its stacks are in the output", f.limit, where)
+		return StatusTimedOut, fmt.Sprintf("child ran into its time limit of %v%s; its own alarm did not go off, so it got SIGQUIT; its stacks are in the output", f.limit, where)
 	case f.killed:
-		return TimeLimit, fmt.Sprintf("child ran into its time limit of %v%s, did not end by itself, got SIGQUIT for its stacks and was killed", f.limit, where)
+		return StatusTimedOut, fmt.Sprintf("child ran into its time limit of %v%s, did not end by itself, got SIGQUIT for its stacks and was killed", f.limit, where)
 	case f.signal == syscall.SIGKILL && f.oom != "":
-		return OOMKilled, fmt.Sprintf("child was killed by SIGKILL%s\nlikely the kernel's OOM killer: %s", where, f.oom)
+		return StatusOOMKilled, fmt.Sprintf("child was killed by SIGKILL%s\nlikely the kernel's OOM killer: %s", where, f.oom)
 	case f.crashed():
 		how := "exit code 2"
 		if f.signal != 0 {
 			how = signalName(f.signal)
 		}
-		return Panicked, fmt.Sprintf("child crashed (%s)%s: %s", how, where, f.panicLine)
+		return StatusPanicked, fmt.Sprintf("child crashed (%s)%s: %s", how, where, f.panicLine)
 	case f.signal != 0:
-		return Signalled, fmt.Sprintf("child was killed by %s%s", signalName(f.signal), where)
+		return StatusKilled, fmt.Sprintf("child was killed by %s%s", signalName(f.signal), where)
 	case f.exitCode == 127 && f.linker != "":
-		return NotStarted, fmt.Sprintf("child was ended by the dynamic linker (exit code 127)%s: %s\na C library is missing or older than the one it was built with; with NVML: call Init first and check its result", where, f.linker)
+		return StatusNotStarted, fmt.Sprintf("child was ended by the dynamic linker (exit code 127)%s: %s\na C library is missing or older than the one it was built with; with NVML: call Init first and check its result", where, f.linker)
 	case f.verdict == "fail":
 		if f.exitCode == 66 && f.race {
-			return Failed, "child failed: data race (exit code 66)"
+			return StatusFailed, "child failed: data race (exit code 66)"
 		}
-		return Failed, "child failed"
+		return StatusFailed, "child failed"
 	case f.exitCode == 66 && f.race:
-		return Failed, fmt.Sprintf("child was ended by the race detector (exit code 66)%s: data race, see WARNING: DATA RACE in the output", where)
+		return StatusFailed, fmt.Sprintf("child was ended by the race detector (exit code 66)%s: data race, see WARNING: DATA RACE in the output", where)
 	case f.verdict == "":
 		if f.exitCode == 0 && !f.begun && f.ready {
-			return NotReached, "child ran no test of this name, or its TestMain left before: exit code 0 and no result"
+			return StatusNotReached, "child ran no test of this name, or its TestMain left before: exit code 0 and no result"
 		}
 		hint := ""
 		if f.exitCode == 0 {
 			hint = " (a C library called exit, or os.Exit(0)?)"
 		}
 		if !f.begun {
-			return ExitedEnd, fmt.Sprintf("child exited with code %d%s%s", f.exitCode, where, hint)
+			return StatusExited, fmt.Sprintf("child exited with code %d%s%s", f.exitCode, where, hint)
 		}
-		return ExitedEnd, fmt.Sprintf("child exited with code %d before the test finished%s%s", f.exitCode, where, hint)
+		return StatusExited, fmt.Sprintf("child exited with code %d before the test finished%s%s", f.exitCode, where, hint)
 	case !f.ready && f.wrapper != "":
-		return ExitedEnd, fmt.Sprintf("child printed a result (%s) but none of its notes came through: %q must hand on file descriptors 3 and up", f.verdict, f.wrapper)
+		return StatusExited, fmt.Sprintf("child printed a result (%s) but none of its notes came through: %q must hand on file descriptors 3 and up", f.verdict, f.wrapper)
 	case !f.begun:
-		return NotReached, fmt.Sprintf("child came to the end of the test (%s) without reaching forkproc.Run: the code above Run took another way than in the parent", f.verdict)
+		return StatusNotReached, fmt.Sprintf("child came to the end of the test (%s) without reaching forkproc.Run: the code above Run took another way than in the parent", f.verdict)
 	case !f.ended:
-		return ExitedEnd, fmt.Sprintf("child printed a result (%s) that it did not confirm: something wrote test2json frames to its output and ended it with exit code %d", f.verdict, f.exitCode)
+		return StatusExited, fmt.Sprintf("child printed a result (%s) that it did not confirm: something wrote test2json frames to its output and ended it with exit code %d", f.verdict, f.exitCode)
 	case f.exitCode != 0:
 		hint := "TestMain, an exit handler, or a failure outside of the test"
 		if f.race {
 			hint = "a data race outside of the test"
 		}
-		return Failed, fmt.Sprintf("child ended the test (%s) but then exited with code %d: %s", f.verdict, f.exitCode, hint)
+		return StatusFailed, fmt.Sprintf("child ended the test (%s) but then exited with code %d: %s", f.verdict, f.exitCode, hint)
 	case f.verdict == "skip" && !f.bodyPass:
-		return Skipped, "skipped"
+		return StatusSkipped, "skipped"
 	}
-	return Passed, "passed"
+	return StatusPassed, "passed"
 }
 
 func (f *facts) where() string {

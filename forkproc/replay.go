@@ -144,7 +144,7 @@ func (r *replay) end(n *node, verdict string) {
 	close(n.events)
 }
 
-var statusOf = map[string]Status{"pass": Passed, "fail": Failed, "skip": Skipped, "died": ExitedEnd}
+var statusOf = map[string]Status{"pass": StatusPassed, "fail": StatusFailed, "skip": StatusSkipped, "died": StatusExited}
 
 // finish ends what the child left open, innermost first.
 func (r *replay) finish() {

@@ -19,8 +19,11 @@ func (c *child) outcome() Outcome {
 		Tail: strings.Join(c.replay.tail, "\n"),
 	}
 	f.limit = c.limits.child.Round(time.Millisecond)
-	if o.Status, o.Reason = f.judge(); o.Status != Passed && o.Status != Skipped {
+	if o.Status, o.Reason = f.judge(); o.Status != StatusPassed && o.Status != StatusSkipped {
 		o.During = f.running
+	}
+	if o.Status == StatusPanicked {
+		o.Crash = f.panicLine
 	}
 	return o
 }
@@ -44,7 +47,7 @@ func (c *child) report(o *Outcome) {
 		} else {
 			t.Logf("%s, as expected", strings.SplitN(c.verdict(o), "\n", 2)[0])
 		}
-	} else if o.Status != Passed && o.Status != Skipped {
+	} else if o.Status != StatusPassed && o.Status != StatusSkipped {
 		t.Error(c.verdict(o))
 	}
 	if len(o.Leftovers) > 0 && !c.cfg.keepQuiet {
@@ -54,7 +57,7 @@ func (c *child) report(o *Outcome) {
 	switch {
 	case t.Failed():
 		t.FailNow()
-	case o.Status == Skipped:
+	case o.Status == StatusSkipped:
 		t.SkipNow()
 	}
 }
@@ -63,7 +66,7 @@ func (c *child) report(o *Outcome) {
 func (c *child) verdict(o *Outcome) string {
 	who := fmt.Sprintf("forkproc: %s: ", c.t.Name())
 	reason := strings.Replace(o.Reason, "child ", fmt.Sprintf("child (pid %d, %v) ", o.PID, o.Duration.Round(time.Millisecond)), 1)
-	if o.Status == NotStarted && o.PID == 0 {
+	if o.Status == StatusNotStarted && o.PID == 0 {
 		reason = o.Reason
 	}
 	first, rest, more := strings.Cut(reason, "\n")
@@ -95,9 +98,9 @@ func runInline(t *testing.T, body func(*testing.T), cfg *config, why string) Out
 	t.Logf("forkproc: %s: the body runs in this process, without isolation", why)
 	start := time.Now()
 	body(t)
-	o := Outcome{Status: Passed, Reason: "passed", Phase: PhaseInline, PID: os.Getpid(), Duration: time.Since(start)}
+	o := Outcome{Status: StatusPassed, Reason: "passed", Phase: PhaseInline, PID: os.Getpid(), Duration: time.Since(start)}
 	if t.Failed() {
-		o.Status, o.Reason, o.ExitCode = Failed, "failed", 1
+		o.Status, o.Reason, o.ExitCode = StatusFailed, "failed", 1
 	}
 	remember(t, o)
 	return o

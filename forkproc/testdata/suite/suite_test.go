@@ -100,8 +100,8 @@ func TestTimeout(t *testing.T) {
 func TestExpected(t *testing.T) {
 	o := forkproc.Run(t, func(t *testing.T) {
 		t.Run("sub", func(*testing.T) { panic("wanted") })
-	}, forkproc.Expect(forkproc.PanickedWith("wanted")))
-	if o.Status != forkproc.Panicked {
+	}, forkproc.Expect(forkproc.Panicked("wanted")))
+	if o.Status != forkproc.StatusPanicked {
 		t.Error(o.Status)
 	}
 }
