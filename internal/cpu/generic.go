@@ -107,29 +107,38 @@ func convertGeneric(t DType, dst []float32, src unsafe.Pointer) {
 			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
 		}
 	case BF16:
+		u := words(b)
 		for i := range dst {
-			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(b[2*i:])) << 16)
+			dst[i] = math.Float32frombits(uint32(u[i]) << 16)
 		}
 	case F16:
+		u := words(b)
 		for i := range dst {
-			dst[i] = halfToFloat(binary.LittleEndian.Uint16(b[2*i:]))
+			dst[i] = halfToFloat(u[i])
 		}
 	}
 }
 
-// halfToFloat widens IEEE 754 binary16.
-func halfToFloat(h uint16) float32 {
-	sign, exp, frac := uint32(h&0x8000)<<16, uint32(h>>10)&31, uint32(h&0x3ff)
-	switch exp {
-	case 0: // zero or subnormal: frac · 2^-24
-		return math.Float32frombits(sign | math.Float32bits(float32(frac)*0x1p-24))
-	case 31: // infinity or NaN
-		if frac != 0 {
-			frac |= 0x200 // quiet, as the processor's own conversion does
-		}
-		return math.Float32frombits(sign | 0x7f800000 | frac<<13)
+// words views little-endian bytes as 16-bit words; where that cannot be, it copies them.
+func words(b []byte) []uint16 {
+	p := unsafe.Pointer(unsafe.SliceData(b))
+	if littleEndian && uintptr(p)%2 == 0 {
+		return unsafe.Slice((*uint16)(p), len(b)/2)
 	}
-	return math.Float32frombits(sign | (exp+112)<<23 | frac<<13)
+	u := make([]uint16, len(b)/2)
+	for i := range u {
+		u[i] = binary.LittleEndian.Uint16(b[2*i:])
+	}
+	return u
+}
+
+// halfToFloat widens IEEE 754 binary16. Its exponent and fraction, read as those of a float32, are 2^112 times too small; subnormals too.
+func halfToFloat(h uint16) float32 {
+	sign := uint32(h&0x8000) << 16
+	if h&0x7c00 == 0x7c00 { // infinity or NaN
+		return math.Float32frombits(sign | 0x7f800000 | uint32(h&0x3ff)<<13)
+	}
+	return math.Float32frombits(sign | math.Float32bits(math.Float32frombits(uint32(h&0x7fff)<<13)*0x1p112))
 }
 
 func weightedGeneric(rows int, acc *float32, d int, p *float32, ldp, n int, v *float32) {

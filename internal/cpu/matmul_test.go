@@ -36,29 +36,43 @@ func TestMatMulAgainstFloat64(t *testing.T) {
 	eachTier(t, func(t *testing.T, p *Pool) {
 		for _, dt := range []DType{F32, BF16, F16} {
 			for _, s := range shapes {
-				t.Run(fmt.Sprintf("%v/%dx%dx%d", dt, s.m, s.rows, s.cols), func(t *testing.T) {
-					rng := rngOf(uint64(s.m*1000003 + s.rows*1009 + s.cols))
-					w, exact := matrix(rng, dt, s.rows, s.cols)
-					w.Data = fenced(t, w.Data)
-					x := fencedFloats(t, random(rng, s.m*s.cols))
-					bias := random(rng, s.rows)
-					dst := fencedFloats(t, make([]float32, s.m*s.rows))
-					MatMul(p, dst, x, s.m, w, bias)
-					want := make([]float64, s.m*s.rows)
-					for i := range s.m {
-						for j := range s.rows {
-							sum := float64(bias[j])
-							for k := range s.cols {
-								sum += float64(x[i*s.cols+k]) * exact[j*s.cols+k]
-							}
-							want[i*s.rows+j] = sum
-						}
-					}
-					near(t, want, dst, 3e-7*math.Sqrt(float64(s.cols))*4, 1e-6, s.why)
+				t.Run(fmt.Sprintf("%v/%s", dt, s.why), func(t *testing.T) {
+					checkMatMul(t, p, dt, s.m, s.rows, s.cols)
 				})
 			}
 		}
 	})
+}
+
+// Every length of a row up to four AVX-512 vectors and a bit, in a batch that takes several shapes of tiles.
+func TestMatMulEveryTail(t *testing.T) {
+	eachTier(t, func(t *testing.T, p *Pool) {
+		for _, dt := range []DType{F32, BF16, F16} {
+			for cols := 1; cols <= 70; cols++ {
+				checkMatMul(t, p, dt, 1+cols%7, 1+cols%11, cols)
+			}
+		}
+	})
+}
+
+// checkMatMul compares one product with its float64 value. All that it reads and writes ends where memory ends.
+func checkMatMul(t *testing.T, p *Pool, dt DType, m, rows, cols int) {
+	t.Helper()
+	rng := rngOf(uint64(m*1000003 + rows*1009 + cols))
+	w, exact := matrix(rng, dt, rows, cols)
+	w.Data = fenced(t, w.Data)
+	x := fencedFloats(t, random(rng, m*cols))
+	bias := random(rng, rows)
+	dst := fencedFloats(t, make([]float32, m*rows))
+	MatMul(p, dst, x, m, w, bias)
+	want := make([]float64, m*rows)
+	for i := range want {
+		want[i] = float64(bias[i%rows])
+		for k := range cols {
+			want[i] += float64(x[i/rows*cols+k]) * exact[i%rows*cols+k]
+		}
+	}
+	near(t, want, dst, 1.2e-6*math.Sqrt(float64(cols)), 1e-6, fmt.Sprintf("%v: %d rows × [%d, %d]", dt, m, rows, cols))
 }
 
 // One row alone, in any batch, in any place, with any number of threads: the same bits.
