@@ -4,6 +4,7 @@ package cpu
 
 import (
 	"os"
+	"runtime"
 	"runtime/debug"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ func TestFence(t *testing.T) {
 }
 
 func TestIdlePoolUsesNoProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // as many as threads: they spin before they sleep
 	p := pool(t, 4, Generic)
 	p.Run(4, 1, func(int, int) {})
 	time.Sleep(5 * time.Millisecond)
