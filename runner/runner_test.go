@@ -32,7 +32,7 @@ type toy struct {
 	onClose  func(context.Context) error
 }
 
-type part struct{ weights [64]float32 }
+type part struct{ Weights [64]float32 }
 
 func openToy(context.Context) (*toy, error) {
 	e := &toy{ledger: ledger.New(true), part: &part{}, quit: make(chan struct{})}
@@ -108,7 +108,9 @@ func run(body func(t *fakeTB)) []string {
 	t := &fakeTB{name: "TestPlanted"}
 	func() {
 		defer func() {
-			if v := recover(); v != nil && v != errFatal {
+			switch v := recover(); v {
+			case nil, errFatal:
+			default:
 				panic(v)
 			}
 		}()
@@ -192,7 +194,7 @@ func TestPlantedLeaksAreNamed(t *testing.T) {
 				c := exec.Command("sleep", "60")
 				if err := c.Start(); err == nil {
 					e.children = append(e.children, c)
-					go c.Wait() //nolint:errcheck // it is killed
+					go c.Wait()
 				}
 			},
 			[]string{"processes", "sleep 60", "it was killed"},

@@ -1,0 +1,110 @@
+package runner_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/fixtures/fault"
+	"github.com/enginetest/enginetest/runner"
+)
+
+func ExampleNew() {
+	t := &fakeTB{name: "ExampleNew"} // a *testing.T in a test
+	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu"})
+	fmt.Println(r.GenerateGreedy("2+3=", 8).Text)
+	fmt.Println(r.Stop().Err())
+	// Output:
+	// 5
+	// <nil>
+}
+
+func TestBundledEngine(t *testing.T) {
+	r := runner.New(t, runner.Config{Model: fixtures.Bundled()})
+	report := func() runner.Report {
+		require.Equal(t, "5", r.GenerateGreedy("2+3=", 8).Text)
+		return r.Stop()
+	}()
+	require.NoError(t, report.Err())
+	for _, s := range report.Steps {
+		assert.LessOrEqual(t, s.Took, s.Budget, s.Name)
+	}
+	t.Log(report)
+}
+
+// TestReferences compares the verbs with Hugging Face's outputs of the bundled model.
+func TestReferences(t *testing.T) {
+	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu"})
+	for _, ref := range fixtures.BundledReference() {
+		if ref.MinMargin() < 0.05 {
+			continue // a rounding may turn it
+		}
+		out := r.GenerateWith(ref.Prompt, engine.SamplingParams{MaxTokens: len(ref.TokenIDs)})
+		assert.Equal(t, ref.PromptTokenIDs, out.PromptTokenIDs, ref.Prompt)
+		assert.Equal(t, ref.TokenIDs, out.Completions[0].TokenIDs, ref.Prompt)
+		if n := len(ref.PromptTokenIDs); n > 1 {
+			sum := 0.0
+			for _, lp := range ref.PromptLogprobs[1:] {
+				sum += *lp
+			}
+			assert.InEpsilon(t, math.Exp(-sum/float64(n-1)), r.PromptPerplexity(ref.Prompt), 1e-3, ref.Prompt)
+		}
+	}
+}
+
+func TestInjectedFaultsMustFire(t *testing.T) {
+	failures := run(func(ft *fakeTB) {
+		r := runner.New(ft, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []engine.Fault{fault.Error(engine.FaultForward, 1000)}})
+		r.GenerateGreedy("2+3=", 8)
+	})
+	require.Len(t, failures, 1)
+	assert.Contains(t, failures[0], "never fired")
+	assert.Contains(t, failures[0], "it waits for 1000 good passes")
+
+	failures = run(func(ft *fakeTB) {
+		r := runner.New(ft, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []engine.Fault{fault.Error(engine.FaultForward, 3)}})
+		_, err := r.TryGenerate(engine.Request{Prompt: "The lighthouse"})
+		assert.ErrorIs(t, err, engine.ErrEngineDead)
+	})
+	assert.Empty(t, failures, "a dead engine is torn down like any other, its error still held by the test")
+}
+
+func TestFailedOpenOfTheBundledEngine(t *testing.T) {
+	dir := fixtures.Checkpoint(t, fixtures.Spec{Shards: 2})
+	fixtures.Break(t, dir, fixtures.MissingShard)
+	failures := run(func(ft *fakeTB) { runner.New(ft, runner.Config{Model: dir, Device: "cpu"}) })
+	require.Len(t, failures, 1)
+	assert.Contains(t, failures[0], fixtures.MissingShard.Message())
+	assert.NotContains(t, failures[0], "still there", "nothing was left behind")
+}
+
+// BenchmarkCycle is a whole life: open a tiny model, one token, shutdown, seven checks.
+func BenchmarkCycle(b *testing.B) {
+	dir := b.TempDir()
+	require.NoError(b, fixtures.WriteCheckpoint(dir, fixtures.Spec{}))
+	for b.Loop() {
+		r := runner.New(b, runner.Config{Model: dir, Device: "cpu"})
+		r.Generate(engine.Request{PromptTokenIDs: []int32{1, 2, 3}, Sampling: engine.SamplingParams{MaxTokens: 1}})
+		require.NoError(b, r.Stop().Err())
+	}
+}
+
+// TestManyLives is the short form of `enginetest bench --shape tiny --cycles 200`.
+func TestManyLives(t *testing.T) {
+	dir := fixtures.Checkpoint(t, fixtures.Spec{})
+	var took []time.Duration
+	for range 30 {
+		r := runner.New(t, runner.Config{Model: dir, Device: "cpu"})
+		r.Generate(engine.Request{PromptTokenIDs: []int32{1, 2, 3}, Sampling: engine.SamplingParams{MaxTokens: 2}})
+		report := r.Stop()
+		require.NoError(t, report.Err())
+		took = append(took, report.Took)
+	}
+	t.Log("teardowns took", took)
+}
