@@ -280,3 +280,16 @@ func (h *HostState) processes(pids []int) {
 		h.add(Process, fmt.Sprintf("pid %d started %s", pid, start), name, comm)
 	}
 }
+
+// residentBytes is the memory of this process that is in use (RSS).
+func residentBytes() int64 {
+	var size, resident int64
+	text, _ := os.ReadFile("/proc/self/statm")
+	fmt.Sscan(string(text), &size, &resident) //nolint:errcheck // 0 when it cannot be read
+	return resident * int64(os.Getpagesize())
+}
+
+func openDescriptors() int64 {
+	fds, _ := os.ReadDir("/proc/self/fd")
+	return int64(len(fds))
+}

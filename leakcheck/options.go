@@ -17,6 +17,8 @@ type config struct {
 	patience time.Duration
 	memory   []memoryOf
 	noPaths  bool
+	growth   *int64
+	warmup   int
 }
 
 // defaultPatience is how long a check waits for something that is on its way out when the context sets no nearer end. Goroutines, cleanups

@@ -90,3 +90,21 @@ func group(fs []Finding, under map[int]bool) (out []Finding) {
 	}
 	return out
 }
+
+// explainSites says what keeps objects that were allocated at these places ("file:line") and were not there before, alike paths together.
+func explainSites(sites []string, before map[uint64]bool) (fs []Finding) {
+	paths, err := retain.ExplainSites(sites, before, 4)
+	if err != nil {
+		return []Finding{{Text: fmt.Sprintf("what keeps them is not known: %v", err)}}
+	}
+	seen := map[string]bool{}
+	for _, p := range paths {
+		var f Finding
+		if fill(&f, p); p.Err == nil && !seen[f.Signature] && len(fs) < 3 {
+			seen[f.Signature] = true
+			f.Text = "one of these objects is kept by"
+			fs = append(fs, f)
+		}
+	}
+	return fs
+}

@@ -201,6 +201,17 @@ func (d *Dump) Site(i int) []Site {
 	return nil
 }
 
+// Sampled lists the addresses of the objects that the memory profile sampled.
+func (d *Dump) Sampled() map[uint64]bool {
+	out := make(map[uint64]bool, len(d.samples))
+	for a := range d.samples {
+		if d.Find(a) >= 0 {
+			out[a] = true
+		}
+	}
+	return out
+}
+
 // FirstWord is the first word of object i.
 //
 //go:norace

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -17,7 +18,7 @@ import (
 // Target is an object whose retention is to be explained.
 type Target struct {
 	Addr uint64
-	Type reflect.Type // of the reference to it: *T, []T, map, chan, func
+	Type reflect.Type // of the reference to it: *T, []T, map, chan, func; nil when it is not known
 }
 
 // Path is the answer for one Target.
@@ -61,29 +62,75 @@ var one sync.Mutex // dumps stop the world and fill the disk: one at a time
 
 // Explain finds the paths. An error says why there are none at all; a Path has an error of its own.
 func Explain(targets []Target, o Options) (paths []Path, err error) {
+	err = withDump(o, func(x *explainer) { paths = x.explain(targets) })
+	return paths, err
+}
+
+// Sampled lists the addresses of the live objects that the memory profile sampled.
+func Sampled() (map[uint64]bool, error) {
+	one.Lock()
+	defer one.Unlock()
+	d, err := heapdump.Take()
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Sampled(), nil
+}
+
+// ExplainSites finds the paths to up to limit sampled objects of each of these allocation sites ("file:line"), without those that were there
+// before; the last step of a path says what type they have, when that is known.
+func ExplainSites(sites []string, before map[uint64]bool, limit int) (paths []Path, err error) {
+	err = withDump(Options{}, func(x *explainer) {
+		var targets []Target
+		taken := map[string]int{}
+		for a := range x.d.Sampled() {
+			if before[a] {
+				continue
+			}
+			for _, f := range x.d.Site(x.d.Find(a)) {
+				if internalName(f.Func) {
+					continue
+				}
+				key := fmt.Sprintf("%s:%d", f.File, f.Line)
+				if slices.Contains(sites, key) && taken[key] < limit {
+					taken[key]++
+					targets = append(targets, Target{Addr: a})
+				}
+				break
+			}
+		}
+		paths = x.explain(targets)
+	})
+	return paths, err
+}
+
+// withDump takes a dump and prepares a search.
+func withDump(o Options, f func(x *explainer)) (err error) {
 	one.Lock()
 	defer one.Unlock()
 	if !symbols.Sane() {
-		return nil, fmt.Errorf("retain: %s lays out its tables in a way that is not known here: no paths", runtime.Version())
+		return fmt.Errorf("retain: %s lays out its tables in a way that is not known here: no paths", runtime.Version())
 	}
 	if o.Names == nil {
 		o.Names = symbols.Load()
 	}
 	d, err := heapdump.Take()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer d.Close()
 	defer func() { // a layout that is not what it should be must not take the verdict along
 		if e := recover(); e != nil {
 			buf := make([]byte, 2048)
-			paths, err = nil, fmt.Errorf("retain: the search failed (%v); please report this:\n%s", e, buf[:runtime.Stack(buf, false)])
+			err = fmt.Errorf("retain: the search failed (%v); please report this:\n%s", e, buf[:runtime.Stack(buf, false)])
 		}
 	}()
 	x := &explainer{d: d, names: o.Names, types: symbols.LoadTypes(), search: heapdump.NewSearch(d, classes)}
 	x.search.Postpone, x.search.PostponeTo = x.scheduler(), runtimeRoots
 	x.collectRoots()
-	return x.explain(targets), nil
+	f(x)
+	return nil
 }
 
 func (x *explainer) explain(targets []Target) []Path {
@@ -180,6 +227,9 @@ func (x *explainer) slots(objects []int) []uint64 {
 
 // targetView is what the caller of Track knows about the object.
 func (x *explainer) targetView(i int, t Target) view {
+	if t.Type == nil {
+		return view{}
+	}
 	switch t.Type.Kind() {
 	case reflect.Pointer:
 		return oneValue(t.Type.Elem(), t.Addr)
