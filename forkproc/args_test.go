@@ -29,8 +29,10 @@ func TestRunPattern(t *testing.T) {
 }
 
 func TestChildArgs(t *testing.T) {
-	flag.Bool("forkproc.bool", false, "for this test")
-	flag.String("forkproc.string", "", "for this test")
+	if flag.Lookup("forkproc.bool") == nil { // -count=2
+		flag.Bool("forkproc.bool", false, "for this test")
+		flag.String("forkproc.string", "", "for this test")
+	}
 	given := []string{
 		"-test.run", "Test(A|B)", "-test.v=true", "-test.count=3", "--test.timeout=10m", "-test.testlogfile=/tmp/log",
 		"-test.gocoverdir=/tmp/cover", "-test.paniconexit0", "-test.short", "-test.fullpath=true", "-test.skip=X", "-test.artifacts", "-test.outputdir=/tmp/out",

@@ -96,7 +96,7 @@ func newChild(t *testing.T, cfg *config, s step) (*child, error) {
 	if c.limits, err = newLimits(time.Now(), deadline, cfg.timeout, cfg.grace); err != nil {
 		return nil, err
 	}
-	if c.tmp, err = os.MkdirTemp("", "fork"); err != nil {
+	if c.tmp, err = os.MkdirTemp("", "forkproc"); err != nil {
 		return nil, err
 	}
 	log := ""

@@ -139,7 +139,7 @@ func TestNoChildOutlivesItsParent(t *testing.T) {
 			mark := strconv.FormatUint(rand.Uint64(), 36)
 			up := filepath.Join(t.TempDir(), "up")
 			cmd := exec.Command(os.Args[0], append([]string{"-test.run=^TestOrphanParent$"}, e.args...)...)
-			cmd.Env = append(os.Environ(), "FORKPROC_HELPER="+e.how, envMark+"="+mark, "FORKPROC_UP="+up)
+			cmd.Env = append(os.Environ(), "FORKPROC_HELPER="+e.how, envMark+"="+mark, "FORKPROC_UP="+up, "TMPDIR="+filepath.Dir(up)) // a killed parent leaves its files
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 			require.NoError(t, cmd.Start())
 			waitFor(up)
@@ -167,6 +167,7 @@ func TestNoSurvivorOfRandomKills(t *testing.T) {
 	if os.Getenv("FORKPROC_FULL") != "" {
 		rounds = 500
 	}
+	tmp := t.TempDir()
 	var group sync.WaitGroup
 	slots := make(chan bool, 4)
 	for i := range rounds {
@@ -175,7 +176,7 @@ func TestNoSurvivorOfRandomKills(t *testing.T) {
 			defer func() { <-slots }()
 			mark := fmt.Sprintf("r%d-%x", i, rand.Uint64())
 			cmd := exec.Command(os.Args[0], "-test.run=^TestOrphanLoop$")
-			cmd.Env = append(os.Environ(), "FORKPROC_HELPER=loop", envMark+"="+mark)
+			cmd.Env = append(os.Environ(), "FORKPROC_HELPER=loop", envMark+"="+mark, "TMPDIR="+tmp)
 			if err := cmd.Start(); err != nil {
 				t.Error(err)
 				return
