@@ -40,10 +40,16 @@ type Runner struct {
 func New(t TB, cfg Config, opts ...Option) *Runner {
 	t.Helper()
 	cfg.RecordStacks = true
-	if !strings.HasPrefix(cfg.Device, "cuda") {
-		opts = append([]Option{WithoutDeviceMemory("the engine ran on the CPU: its memory is in its ledger")}, opts...)
-	}
+	opts = append([]Option{deviceOption(cfg)}, opts...)
 	return start(t, func(ctx context.Context) (*engine.Engine, error) { return engine.Open(ctx, cfg) }, opts)
+}
+
+// deviceOption leaves the GPUs out of it when the engine runs on the CPU.
+func deviceOption(cfg Config) Option {
+	if strings.HasPrefix(cfg.Device, "cuda") {
+		return func(*options) {}
+	}
+	return WithoutDeviceMemory("the engine ran on the CPU: its memory is in its ledger")
 }
 
 // Start starts any engine for the length of the test: open starts it and returns it, with an error or without. In t.Cleanup it is shut down,
