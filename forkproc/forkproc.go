@@ -32,6 +32,9 @@ func Run(t *testing.T, body func(t *testing.T), opts ...Option) Outcome {
 	if why := inline(); why != "" {
 		return runInline(t, body, cfg, why)
 	}
+	if why := proc.Missing(); why != "" {
+		t.Logf("forkproc: %s", why)
+	}
 	c, err := newChild(t, cfg, step{t.Name(), call, prior})
 	if err != nil {
 		t.Fatalf("forkproc: %v", err)

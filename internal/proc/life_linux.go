@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Supported is empty: everything that the package promises holds on Linux.
-func Supported() string { return "" }
+// Missing is empty: everything that the package promises holds on Linux.
+func Missing() string { return "" }
 
 type lifeline struct {
 	r, w *os.File

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Supported says what this system lacks.
-func Supported() string {
+// Missing says what this system lacks.
+func Missing() string {
 	return runtime.GOOS + " has no death signal: a child outlives a parent that is killed, and processes that left its group are not found"
 }
 

@@ -6,17 +6,16 @@
 //     thread; Go's fork code closes the race of a parent that dies before the signal is armed.
 //   - A lifeline: the read end of a pipe whose only write end is in the parent. The kernel itself sends SIGKILL to the whole
 //     process group when the last writer is gone (F_SETSIG on the pipe). No goroutine watches, so it works while the child is
-//     stuck in C, stopped, or has only just been forked, and no leak detector sees it.
+//     stuck in C, stopped, or has only just been forked, and no leak detector sees it. What the child starts inherits it.
 //   - The parent becomes a subreaper while children live, so a grandchild that left the group is found, named and killed.
 //
 // On other systems a child gets its own process group and is killed by Kill and Sweep; nothing protects it from a parent that
-// is itself killed. Supported says so.
+// is itself killed. Missing says so.
 package proc
 
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,7 +23,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 )
 
 const (
@@ -38,12 +36,10 @@ const (
 type Child struct {
 	cmd     *exec.Cmd
 	id      string // see envID
-	started time.Time
 	life    *lifeline
 	release func() // gives up being a reaper
 	done    chan struct{}
 	state   *os.ProcessState
-	err     error
 
 	mu     sync.Mutex
 	reaped bool
@@ -88,7 +84,6 @@ func Start(cmd *exec.Cmd) (*Child, error) {
 		runtime.LockOSThread() // Pdeathsig follows the thread
 		defer runtime.UnlockOSThread()
 		ownGroup(cmd)
-		c.started = time.Now()
 		err := cmd.Start()
 		if err == nil {
 			c.life.arm(cmd.Process.Pid)
@@ -112,16 +107,13 @@ func (c *Child) wait() {
 	if held {
 		c.mu.Lock()
 	}
-	err := c.cmd.Wait()
+	_ = c.cmd.Wait() // its error says what State says
 	if !held {
 		c.mu.Lock()
 	}
 	defer c.mu.Unlock()
 	c.reaped = true
 	c.state = c.cmd.ProcessState
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		c.err = err
-	}
 }
 
 // PID is the process id of the started command.
