@@ -39,7 +39,8 @@ func TestPoolLeasesToOneTestAtATime(t *testing.T) {
 	var pool runner.Pool
 	cfg := runner.Config{Model: fixtures.Bundled(), Device: "cpu"}
 	assert.Empty(t, run(func(ft *fakeTB) {
-		assert.NotSame(t, pool.New(ft, cfg).Engine(), pool.New(ft, cfg).Engine())
+		first := pool.New(ft, cfg)
+		assert.NotSame(t, first.Engine(), pool.New(ft, cfg).Engine())
 	}))
 	require.NoError(t, pool.Close(t.Context()))
 }
