@@ -124,6 +124,7 @@ func MeasureGrowth(ctx context.Context, rounds int, round func(i int), opts ...O
 			fs = append(fs, rep.finding(tr, rounds, cfg, before.goroutines))
 		}
 	}
+	runtime.KeepAlive(round) // what the rounds keep hangs on it
 	return rep, newError(fs, cfg.allow)
 }
 
@@ -134,7 +135,7 @@ func sample(cfg config) (s Sample) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	s.Heap, s.Objects, s.Goroutines = int64(m.HeapAlloc), int64(m.HeapObjects), int64(runtime.NumGoroutine())
-	s.OffHeap = residentBytes() - int64(m.Sys-m.HeapReleased)
+	s.OffHeap = max(0, residentBytes()-int64(m.Sys-m.HeapReleased)) // too low while Go has memory that it never touched
 	s.Descriptors = openDescriptors()
 	for _, d := range cfg.memory {
 		if rep := d.reporter(); rep != nil {
@@ -316,7 +317,7 @@ func (r *GrowthReport) attribute(before baseline, after map[string]SiteGrowth, r
 		}
 	}
 	slices.SortFunc(r.Sites, func(a, b SiteGrowth) int { return int(b.Bytes - a.Bytes) })
-	r.Sites = r.Sites[:min(len(r.Sites), 5)]
+	r.Sites = slices.DeleteFunc(r.Sites[:min(len(r.Sites), 5)], func(s SiteGrowth) bool { return s.Bytes < r.Sites[0].Bytes/20 })
 	keys := make([]string, 0, 2)
 	for _, s := range r.Sites[:min(len(r.Sites), 2)] {
 		keys = append(keys, s.key)

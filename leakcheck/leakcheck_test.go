@@ -102,6 +102,20 @@ func TestScope(t *testing.T) {
 	require.NoError(t, s.Gone(ctx))
 }
 
+// TestScopeOfAlikeGoroutines: alike goroutines are one record of the profile, and the first one has a title before it.
+func TestScopeOfAlikeGoroutines(t *testing.T) {
+	s := NewScope("fixture", brief)
+	stop := make(chan bool)
+	s.Do(func() {
+		for range 50 {
+			go func() { <-stop }()
+		}
+	})
+	assert.ErrorContains(t, s.Gone(ctx), "50 of 50 goroutine(s) still running")
+	close(stop)
+	require.NoError(t, s.Gone(ctx))
+}
+
 func TestNestedScopes(t *testing.T) {
 	outer, inner := NewScope("outer", brief), NewScope("inner", brief)
 	stop := make(chan bool)

@@ -70,9 +70,9 @@ func (s *Scope) running() (n int) {
 	defer setLabels(old)
 	var text strings.Builder
 	pprof.Lookup("goroutine").WriteTo(&text, 1) //nolint:errcheck // a strings.Builder takes everything
-	// "3 @ 0x… 0x…\n# labels: {"leakcheck":"/3/17/"}\n#\t0x…\tfunc+0x…\tfile:line\n…\n\n"
+	// "goroutine profile: total 9\n3 @ 0x… 0x…\n# labels: {"leakcheck":"/3/17/"}\n#\t0x…\tfunc+0x…\tfile:line\n…\n\n1 @ …"
 	for record := range strings.SplitSeq(text.String(), "\n\n") {
-		_, labels, ok := strings.Cut(record, "\n# labels: ")
+		head, labels, ok := strings.Cut(record, "\n# labels: ")
 		if !ok {
 			continue
 		}
@@ -81,8 +81,11 @@ func (s *Scope) running() (n int) {
 			allowed(Finding{Signature: stack}, s.cfg.allow) {
 			continue
 		}
-		count, _, _ := strings.Cut(strings.TrimPrefix(record, "\n"), " ")
-		k, _ := strconv.Atoi(count)
+		count, _, _ := strings.Cut(head[strings.LastIndexByte(head, '\n')+1:], " @")
+		k, err := strconv.Atoi(count)
+		if err != nil {
+			k = 1 // a format that is not known still shows one
+		}
 		n += k
 	}
 	return n

@@ -113,6 +113,8 @@ func hasPointers(t reflect.Type) bool {
 // Released waits until the object is gone, and returns nil; otherwise a [*Error] with the shortest path that keeps it. It collects garbage
 // until nothing changes any more (three cycles without progress, and the patience spent), so a finalizer chain or a sync.Pool does not count
 // as a leak. The context bounds only the waiting between collections.
+//
+//go:noinline
 func (r *Ref) Released(ctx context.Context) error { return Released(ctx, r) }
 
 // Released is [Ref.Released] for many objects at once: one series of collections, one search, and findings grouped by their cause.

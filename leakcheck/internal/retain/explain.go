@@ -323,7 +323,7 @@ func covers(v view, slot uint64) bool {
 func site(stack []heapdump.Site) string {
 	for _, f := range stack {
 		if !internalName(f.Func) && !strings.HasPrefix(f.Func, "slices.") && !strings.HasPrefix(f.Func, "bytes.") {
-			return fmt.Sprintf("%s %s:%d", f.Func, shortFile(f.File), f.Line)
+			return place(f.Func, f.File, int(f.Line))
 		}
 	}
 	return ""

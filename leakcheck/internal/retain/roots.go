@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -82,9 +83,6 @@ func own(fn string) bool {
 
 func (x *explainer) frameRoots(i int) {
 	d, f := x.d, &x.d.Frames[i]
-	if own(f.Func) {
-		return
-	}
 	precise, words := userRoots, userWords
 	if internalName(f.Func) || d.Goroutines[f.Goroutine].System {
 		precise, words = runtimeRoots, runtimeWords
@@ -92,6 +90,7 @@ func (x *explainer) frameRoots(i int) {
 	if f.Goroutine == x.caller {
 		precise, words = runtimeRoots, callerWords
 	}
+	isOwn := own(f.Func)
 	named := map[uint64]bool{}
 	for _, off := range d.FramePointers(f) {
 		named[off] = true
@@ -101,9 +100,10 @@ func (x *explainer) frameRoots(i int) {
 		if !d.InHeap(v) {
 			continue
 		}
-		if named[off] {
+		switch {
+		case named[off]:
 			x.root(precise, root{kind: "frame", slot: f.SP + off, val: v, index: i})
-		} else {
+		case !isOwn: // dead slots of this package may hold what it was asked about
 			x.root(words, root{kind: "word", slot: f.SP + off, val: v, index: i})
 		}
 	}
@@ -218,13 +218,15 @@ func (x *explainer) partEdge(p symbols.Part, slot uint64) edge {
 	return e
 }
 
+var initializer = regexp.MustCompile(`\.init(\.\d+)?$`)
+
 // userFunc picks the function that says most: the user's own, not an initializer.
 func (x *explainer) userFunc(users []string) string {
 	rank := func(f string) int {
 		switch {
 		case internalName(f):
 			return 2
-		case strings.HasSuffix(f, ".init") || strings.Contains(f, ".init."):
+		case initializer.MatchString(f):
 			return 1
 		}
 		return 0
@@ -262,10 +264,17 @@ func (x *explainer) goroutineName(i int, at string) string {
 	}
 	s := fmt.Sprintf("%d [%s]%s%s", g.ID, state, who, at)
 	if fn := symbols.FuncOf(g.GoPC); fn != "" && !internalName(fn) {
-		_, file, line := symbols.Line(g.GoPC, false)
-		s += fmt.Sprintf(", created by %s %s:%d", shortFunc(fn), shortFile(file), line)
+		_, file, line := symbols.Line(g.GoPC, nil)
+		s += ", created by " + place(fn, file, line)
 	}
 	return s
+}
+
+func place(fn, file string, line int) string {
+	if file == "" {
+		return shortFunc(fn)
+	}
+	return fmt.Sprintf("%s %s:%d", shortFunc(fn), shortFile(file), line)
 }
 
 func shortFile(f string) string { return filepath.Base(filepath.Dir(f)) + "/" + filepath.Base(f) }
@@ -277,18 +286,16 @@ func (x *explainer) describeFrame(r root) (view, Step) {
 	if !named {
 		in = f
 	}
-	if internalName(in.Func) { // blocked in the runtime: name the user's function that called it
-		for _, k := range x.d.Goroutines[f.Goroutine].Frames {
-			if in = &x.d.Frames[k]; !internalName(in.Func) {
-				break
-			}
+	fn, file, line := in.Func, "", 0
+	for at := slices.Index(x.d.Goroutines[f.Goroutine].Frames, x.index(in)); at < len(x.d.Goroutines[f.Goroutine].Frames); at++ {
+		// when it is blocked in the runtime, or in this package, name the user's function that called
+		c := &x.d.Frames[x.d.Goroutines[f.Goroutine].Frames[at]]
+		if n, f, l := symbols.Line(c.PC, func(name string) bool { return internalName(name) || own(name) }); n != "" {
+			fn, file, line = n, f, l
+			break
 		}
 	}
-	fn, file, line := symbols.Line(in.PC, false)
-	if fn == "" {
-		fn = in.Func
-	}
-	st.Name, st.key = x.goroutineName(f.Goroutine, fmt.Sprintf(" in %s %s:%d", shortFunc(fn), shortFile(file), line)), "goroutine in "+fn
+	st.Name, st.key = x.goroutineName(f.Goroutine, " in "+place(fn, file, line)), "goroutine in "+fn
 	label := fmt.Sprintf("stack slot +%#x", r.slot-f.SP)
 	if named {
 		label = "local " + l.Name
@@ -306,6 +313,11 @@ func (x *explainer) describeFrame(r root) (view, Step) {
 	}
 	st.Edge = e.label
 	return e.next, st
+}
+
+// index is the inverse of &x.d.Frames[i].
+func (x *explainer) index(f *heapdump.Frame) int {
+	return slices.IndexFunc(x.d.Frames, func(g heapdump.Frame) bool { return g.SP == f.SP && g.PC == f.PC })
 }
 
 // localAt finds the variable that lies in a stack slot: one of the frame's own, or an argument of the function that it called, which spills

@@ -45,7 +45,7 @@ func (x *explainer) step(v view, o int) Step {
 		s.Name = "closure " + shortFunc(v.fn)
 		if isMethodValue(v.fn) {
 			s.Name = "method value " + shortFunc(v.fn)
-		} else if _, file, line := symbols.Line(x.d.Word(v.base), true); file != "" {
+		} else if _, file, line := symbols.Line(x.d.Word(v.base)+1, nil); file != "" {
 			s.Note = fmt.Sprintf("%s:%d", shortFile(file), line)
 		}
 	case channel:

@@ -310,13 +310,19 @@ func outerFunc(pc uint64) *runtime.Func {
 	return (*runtime.Func)(findfunc(uintptr(pc)).f)
 }
 
-// Line gives the function, possibly an inlined one, file and line of a return address or, when entry is set, of a function's first instruction.
-func Line(pc uint64, entry bool) (fn, file string, line int) {
-	if entry {
-		pc++ // CallersFrames takes return addresses
+// Line gives the function, possibly an inlined one, file and line of a return address: of the innermost function that skip does not name. All
+// are empty when there is none.
+func Line(pc uint64, skip func(fn string) bool) (fn, file string, line int) {
+	frames := runtime.CallersFrames([]uintptr{uintptr(pc)})
+	for {
+		f, more := frames.Next()
+		if f.Function != "" && (skip == nil || !skip(f.Function)) {
+			return f.Function, f.File, f.Line
+		}
+		if !more {
+			return "", "", 0
+		}
 	}
-	f, _ := runtime.CallersFrames([]uintptr{uintptr(pc)}).Next()
-	return f.Function, f.File, f.Line
 }
 
 // Sane checks that the layout of the runtime's tables is the one that this package knows.
