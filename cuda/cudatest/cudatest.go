@@ -119,7 +119,7 @@ func (s *Stub) Fail(call string, nth, code int) {
 }
 
 // Pending is the number of faults that have not happened yet.
-func (s *Stub) Pending() int { return int(s.call("stub_pending")) }
+func (s *Stub) Pending() int { return int(int32(s.call("stub_pending"))) }
 
 // Resume lets every call that hangs go on.
 func (s *Stub) Resume() { s.call("stub_resume") }
@@ -131,10 +131,10 @@ func (s *Stub) Lose(device int) { s.call("stub_lose", uintptr(device)) }
 func (s *Stub) Used(device int) int64 { return int64(s.call("stub_used", uintptr(device))) }
 
 // Objects is the number of streams, modules, blocks and so on that have not been given back.
-func (s *Stub) Objects(device int) int { return int(s.call("stub_objects", uintptr(device))) }
+func (s *Stub) Objects(device int) int { return int(int32(s.call("stub_objects", uintptr(device)))) }
 
 // Active says whether the device's primary context exists.
-func (s *Stub) Active(device int) bool { return s.call("stub_active", uintptr(device)) != 0 }
+func (s *Stub) Active(device int) bool { return int32(s.call("stub_active", uintptr(device))) != 0 }
 
 // Calls counts the calls of one driver function, or of all with "".
 func (s *Stub) Calls(call string) int {

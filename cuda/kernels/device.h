@@ -1,0 +1,151 @@
+// What the kernels share. No CUDA header is needed: clang and nvcc both compile these files.
+//
+// Layout of 16-bit matrices, weights [N, K] and activations [T, K] alike ("panels"): rows are padded to 128 and K to 32, with zeros. A panel of 128
+// rows holds, for each 32 columns, 8 KiB: 16 atoms of 8 rows, 512 bytes each; in an atom, row r has its four 16-byte chunks c at 64*r + 16*(c ^ (r/2)%4).
+// So a warp's load of mma fragments is contiguous, a tile of 128 x 32 is one run of 8 KiB, and ldmatrix and wgmma (64-byte swizzle) read it as it is.
+// float32 matrices are plain rows of K padded to 32.
+#if defined(__clang__) && !defined(__NVCC__)
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+#define __shared__ __attribute__((shared))
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(a, b) __attribute__((launch_bounds(a, b)))
+#endif
+#define DEV static __device__ __forceinline__
+#define KERNEL extern "C" __global__ void
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+struct __attribute__((aligned(16))) V4 { u32 x, y, z, w; };
+struct __attribute__((aligned(16))) F4 { float x, y, z, w; };
+
+enum { F32 = 0, BF16 = 1, F16 = 2 };      // element types
+enum { PLAIN = 0, SPLIT = 1, ROUND = 2 }; // activations: float32 rows; two 16-bit panels whose sum has 16 bits of mantissa; one
+enum { STORE = 0, SILU = 1, ADD = 2 };    // what a product does with its result
+
+DEV u32 tid() { u32 r; asm("mov.u32 %0, %%tid.x;" : "=r"(r)); return r; }
+DEV u32 ntid() { u32 r; asm("mov.u32 %0, %%ntid.x;" : "=r"(r)); return r; }
+DEV u32 bid() { u32 r; asm("mov.u32 %0, %%ctaid.x;" : "=r"(r)); return r; }
+DEV u32 bidy() { u32 r; asm("mov.u32 %0, %%ctaid.y;" : "=r"(r)); return r; }
+DEV u32 bidz() { u32 r; asm("mov.u32 %0, %%ctaid.z;" : "=r"(r)); return r; }
+DEV u32 nbid() { u32 r; asm("mov.u32 %0, %%nctaid.x;" : "=r"(r)); return r; }
+DEV u32 nbidy() { u32 r; asm("mov.u32 %0, %%nctaid.y;" : "=r"(r)); return r; }
+DEV void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
+
+// A kernel launched as programmatic dependent may begin before the one ahead of it has ended: until dependency_wait it may only read weights.
+// Every block calls both, so that the end of a kernel means the end of all before it.
+DEV void dependency_wait() {
+#if defined(SM90)
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+DEV void dependents_go() {
+#if defined(SM90)
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+DEV float shx(float v, int m) { float r; asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(r) : "f"(v), "r"(m)); return r; }
+DEV u32 shxu(u32 v, int m) { u32 r; asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(r) : "r"(v), "r"(m)); return r; }
+
+// Weights are read once: they need not stay in L1.
+DEV V4 load_weight(const void* p) {
+  V4 v;
+#if defined(SM90)
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+#else
+  asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+#endif
+  return v;
+}
+DEV V4 load4(const void* p) { return *(const V4*)p; }
+DEV F4 loadf4(const float* p) { return *(const F4*)p; }
+
+DEV float asf(u32 x) { float r; asm("mov.b32 %0, %1;" : "=f"(r) : "r"(x)); return r; }
+DEV u32 asu(float x) { u32 r; asm("mov.b32 %0, %1;" : "=r"(r) : "f"(x)); return r; }
+DEV float fmax2(float a, float b) { return a > b ? a : b; }
+DEV float ex2(float x) { float r; asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+DEV float root(float x) { float r; asm("sqrt.rn.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+DEV float silu(float x) { return x / (1.0f + ex2(-1.44269504f * x)); }
+
+DEV float half_to_float(u16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
+DEV float clamp_half(float v) { return v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v; } // NaN stays
+
+// The two elements of a 32-bit word, the lower address first.
+template <int W> DEV float first(u32 x) { return W == BF16 ? asf(x << 16) : half_to_float((u16)x); }
+template <int W> DEV float second(u32 x) { return W == BF16 ? asf(x & 0xffff0000u) : half_to_float((u16)(x >> 16)); }
+template <int W> DEV u32 pack2(float a, float b) {
+  u32 r;
+  if (W == BF16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
+  else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(clamp_half(b)), "f"(clamp_half(a)));
+  return r;
+}
+DEV float widen(u16 h, int w) { return w == BF16 ? asf((u32)h << 16) : half_to_float(h); }
+
+// The byte offset of a row's 8 columns from 8*chunk on, in panels with kb = K/32.
+DEV u64 panel(u32 row, u32 chunk, u32 kb) {
+  return ((u64)(row >> 7) * kb + (chunk >> 2)) * 8192 + ((row >> 3) & 15) * 512 + (row & 7) * 64 + (((chunk & 3) ^ ((row >> 1) & 3)) << 4);
+}
+
+// Act is where an activation goes.
+struct Act {
+  u8* p;
+  u64 plane; // bytes between the two panels of SPLIT
+  int mode;
+};
+
+// put8 stores 8 columns of a row.
+template <int W> DEV void put8(const Act& a, u32 row, u32 chunk, u32 kb, const float* v) {
+  if (W == F32 || a.mode == PLAIN) {
+    float* p = (float*)a.p + (u64)row * kb * 32 + chunk * 8;
+    *(F4*)p = F4{v[0], v[1], v[2], v[3]};
+    *(F4*)(p + 4) = F4{v[4], v[5], v[6], v[7]};
+    return;
+  }
+  u8* p = a.p + panel(row, chunk, kb);
+  u32 h[4], l[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    h[i] = pack2<W>(v[2 * i], v[2 * i + 1]);
+    l[i] = pack2<W>(v[2 * i] - first<W>(h[i]), v[2 * i + 1] - second<W>(h[i]));
+  }
+  *(V4*)p = V4{h[0], h[1], h[2], h[3]};
+  if (a.mode == SPLIT) *(V4*)(p + a.plane) = V4{l[0], l[1], l[2], l[3]};
+}
+
+// put1 stores one element; w is the type at run time.
+DEV void put1(const Act& a, int w, u32 row, u32 k, u32 kb, float v) {
+  if (a.mode == PLAIN) {
+    ((float*)a.p)[(u64)row * kb * 32 + k] = v;
+    return;
+  }
+  u8* p = a.p + panel(row, k >> 3, kb) + (k & 7) * 2;
+  u16 h = w == BF16 ? (u16)pack2<BF16>(v, 0) : (u16)pack2<F16>(v, 0);
+  *(u16*)p = h;
+  if (a.mode == SPLIT) {
+    float rest = v - widen(h, w);
+    *(u16*)(p + a.plane) = w == BF16 ? (u16)pack2<BF16>(rest, 0) : (u16)pack2<F16>(rest, 0);
+  }
+}
+
+template <int W> DEV void mma(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  if (W == BF16)
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// sum_block adds a value over the block; red has room for a float a warp. Every thread gets the sum.
+DEV float sum_block(float v, float* red) {
+#pragma unroll
+  for (int m = 16; m; m >>= 1) v += shx(v, m);
+  if ((tid() & 31) == 0) red[tid() >> 5] = v;
+  barrier();
+  v = 0;
+  for (u32 i = 0; i < (ntid() >> 5); i++) v += red[i];
+  return v;
+}

@@ -1,0 +1,127 @@
+// One row times a matrix: y = W x, in float32. A block of 16 warps works on groups of 16 rows; its warps share the columns (16-bit weights) or take a row each.
+// With a norm weight, x is normalized on the way: y = W (x * weight) / rms(x). x lies in shared memory.
+
+struct Gemv {
+  const u8* w;
+  const float *x, *weight; // weight: nullptr for no norm
+  int width;               // of the norm
+  float eps;
+  const float* bias;
+  float* out;
+  int mode; // STORE; SILU: out[i] = silu(row i of the gate) * row i of the up projection; ADD: out += y
+  int rows, kb;
+};
+
+// stage puts x into shared memory; it returns what the products are to be multiplied with.
+DEV float stage(const Gemv& a, float* xs, float* red) {
+  float sum = 0;
+  for (u32 i = tid(); i < (u32)a.kb * 8; i += 512) {
+    F4 v = loadf4(a.x + i * 4);
+    if (a.weight) {
+      F4 w = loadf4(a.weight + i * 4);
+      sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+      v = F4{v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
+    }
+    *(F4*)(xs + i * 4) = v;
+  }
+  if (!a.weight) {
+    barrier();
+    return 1;
+  }
+  return 1.0f / root(sum_block(sum, red) / a.width + a.eps);
+}
+
+// finish is called by threads 0 to 15 with the result of row i of a group.
+DEV void finish(const Gemv& a, u32 group, float v) {
+  u32 i = tid(), row = group * 16 + i;
+  if (a.bias && (int)row < a.rows) v += a.bias[row];
+  if (a.mode == SILU) {
+    float up;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, 8, 0x1f, 0xffff;" : "=f"(up) : "f"(v));
+    if (i < 8 && (int)row < a.rows) a.out[group * 8 + i] = silu(v) * up;
+  } else if ((int)row < a.rows) {
+    a.out[row] = a.mode == ADD ? a.out[row] + v : v;
+  }
+}
+
+template <int W> DEV void gemv16(const Gemv& a, float* xs) {
+  __shared__ float red[16], part[16][17];
+  u32 lane = tid() & 31, warp = tid() >> 5, g = lane >> 2, t = lane & 3, groups = (a.rows + 15) / 16, group = bid();
+  const int U = 4; // column blocks of 32 in flight
+  const u8* wl = a.w + g * 64 + ((t ^ ((g >> 1) & 3)) << 4);
+  V4 w[U][2];
+  auto fetch = [&](u32 group, u32 kb) {
+    const u8* p = wl + (u64)(group >> 3) * a.kb * 8192 + (group & 7) * 1024;
+#pragma unroll
+    for (int u = 0; u < U; u++)
+      if ((int)(kb + u * 16) < a.kb) {
+        w[u][0] = load_weight(p + (u64)(kb + u * 16) * 8192);
+        w[u][1] = load_weight(p + (u64)(kb + u * 16) * 8192 + 512);
+      }
+  };
+  fetch(group, warp);
+  dependency_wait();
+  dependents_go();
+  float scale = stage(a, xs, red);
+  for (; group < groups; group += nbid()) {
+    float s0 = 0, s1 = 0;
+    for (u32 kb = warp; (int)kb < a.kb; kb += U * 16) {
+      V4 v[U][2];
+#pragma unroll
+      for (int u = 0; u < U; u++) v[u][0] = w[u][0], v[u][1] = w[u][1];
+      if ((int)(kb + U * 16) < a.kb) fetch(group, kb + U * 16);
+      else if (group + nbid() < groups) fetch(group + nbid(), warp);
+#pragma unroll
+      for (int u = 0; u < U; u++)
+        if ((int)(kb + u * 16) < a.kb) {
+          F4 p = loadf4(xs + (kb + u * 16) * 32 + t * 8), q = loadf4(xs + (kb + u * 16) * 32 + t * 8 + 4);
+          s0 += first<W>(v[u][0].x) * p.x + second<W>(v[u][0].x) * p.y + first<W>(v[u][0].y) * p.z + second<W>(v[u][0].y) * p.w;
+          s0 += first<W>(v[u][0].z) * q.x + second<W>(v[u][0].z) * q.y + first<W>(v[u][0].w) * q.z + second<W>(v[u][0].w) * q.w;
+          s1 += first<W>(v[u][1].x) * p.x + second<W>(v[u][1].x) * p.y + first<W>(v[u][1].y) * p.z + second<W>(v[u][1].y) * p.w;
+          s1 += first<W>(v[u][1].z) * q.x + second<W>(v[u][1].z) * q.y + first<W>(v[u][1].w) * q.z + second<W>(v[u][1].w) * q.w;
+        }
+    }
+    s0 += shx(s0, 1), s0 += shx(s0, 2), s1 += shx(s1, 1), s1 += shx(s1, 2);
+    if (t == 0) part[warp][g] = s0, part[warp][g + 8] = s1;
+    barrier();
+    if (tid() < 16) {
+      float v = 0;
+#pragma unroll
+      for (int i = 0; i < 16; i++) v += part[i][tid()];
+      finish(a, group, v * scale);
+    }
+    barrier();
+  }
+}
+
+DEV void gemv32(const Gemv& a, float* xs) {
+  __shared__ float red[16], part[16];
+  dependency_wait();
+  dependents_go();
+  u32 lane = tid() & 31, warp = tid() >> 5, groups = (a.rows + 15) / 16;
+  float scale = stage(a, xs, red);
+  for (u32 group = bid(); group < groups; group += nbid()) {
+    const float* w = (const float*)a.w + (u64)(group * 16 + warp) * a.kb * 32;
+    float s = 0;
+#pragma unroll 4
+    for (u32 i = lane; i < (u32)a.kb * 8; i += 32) {
+      F4 v = loadf4(w + i * 4), p = loadf4(xs + i * 4);
+      s += v.x * p.x + v.y * p.y + v.z * p.z + v.w * p.w;
+    }
+#pragma unroll
+    for (int m = 16; m; m >>= 1) s += shx(s, m);
+    if (lane == 0) part[warp] = s;
+    barrier();
+    if (tid() < 16) finish(a, group, part[tid()] * scale);
+    barrier();
+  }
+}
+#define GEMV(name, call)                                                                                                                              \
+  KERNEL __launch_bounds__(512, 2) name(const u8* w, const float* x, const float* weight, int width, float eps, const float* bias, float* out, int mode, \
+                                        int rows, int kb) {                                                                                           \
+    extern __shared__ F4 dynamic[];                                                                                                                   \
+    call(Gemv{w, x, weight, width, eps, bias, out, mode, rows, kb}, (float*)dynamic);                                                                 \
+  }
+GEMV(gemv_f32, gemv32)
+GEMV(gemv_bf16, gemv16<BF16>)
+GEMV(gemv_f16, gemv16<F16>)

@@ -1,0 +1,115 @@
+// Kernels over rows: loading, embedding, norms.
+
+// pack16 puts raw rows [n, k] of 16-bit weights into panels: source row first+i goes to row at(first+i) = (row/8)*step + base + row%8. The rows of the gate and
+// of the up projection interleave by 8 (step 16); others lie in a row (step 8).
+KERNEL pack16(const u16* src, u8* dst, int first_row, int n, int k, int kb, int step, int base) {
+  u32 chunks = kb * 4;
+  u64 i = (u64)bid() * ntid() + tid();
+  if (i >= (u64)n * chunks) return;
+  u32 r = (u32)(i / chunks), c = (u32)(i % chunks), row = first_row + r;
+  const u16* s = src + (u64)r * k + c * 8;
+  u32 w[4];
+#pragma unroll
+  for (int j = 0; j < 4; j++) {
+    u32 lo = (int)(c * 8 + 2 * j) < k ? s[2 * j] : 0, hi = (int)(c * 8 + 2 * j + 1) < k ? s[2 * j + 1] : 0;
+    w[j] = lo | hi << 16;
+  }
+  u32 to = (row >> 3) * step + base + (row & 7);
+  *(V4*)(dst + panel(to, c, kb)) = V4{w[0], w[1], w[2], w[3]};
+}
+
+// pack32 makes float32 rows of weights of any type.
+KERNEL pack32(const void* src, float* dst, int first_row, int n, int k, int kb, int step, int base, int type) {
+  u64 i = (u64)bid() * ntid() + tid();
+  if (i >= (u64)n * k) return;
+  u32 r = (u32)(i / k), c = (u32)(i % k), row = first_row + r;
+  float v = type == F32 ? ((const float*)src)[i] : widen(((const u16*)src)[i], type);
+  u32 to = (row >> 3) * step + base + (row & 7);
+  dst[(u64)to * kb * 32 + c] = v;
+}
+
+// embed: x[t] = table[tokens[t]], one block a row; x has rows of kb*32.
+template <int W> DEV void embed(const u8* table, const int* tokens, float* x, int kb) {
+  dependency_wait();
+  dependents_go();
+  u32 token = tokens[bid()];
+  float* to = x + (u64)bid() * kb * 32;
+  for (u32 c = tid(); c < (u32)kb * 4; c += ntid()) {
+    if (W == F32) {
+      const float* s = (const float*)table + (u64)token * kb * 32 + c * 8;
+      *(F4*)(to + c * 8) = loadf4(s);
+      *(F4*)(to + c * 8 + 4) = loadf4(s + 4);
+    } else {
+      V4 v = load4(table + panel(token, c, kb));
+      *(F4*)(to + c * 8) = F4{first<W>(v.x), second<W>(v.x), first<W>(v.y), second<W>(v.y)};
+      *(F4*)(to + c * 8 + 4) = F4{first<W>(v.z), second<W>(v.z), first<W>(v.w), second<W>(v.w)};
+    }
+  }
+}
+KERNEL embed_f32(const u8* table, const int* tokens, float* x, int kb) { embed<F32>(table, tokens, x, kb); }
+KERNEL embed_bf16(const u8* table, const int* tokens, float* x, int kb) { embed<BF16>(table, tokens, x, kb); }
+KERNEL embed_f16(const u8* table, const int* tokens, float* x, int kb) { embed<F16>(table, tokens, x, kb); }
+
+// norm: x += the parts of a product and its bias, then out = x / rms(x) * weight. One block of 256 a row. With rows, block i reads row rows[i].
+template <int W>
+DEV void norm(float* x, const int* rows, const float* parts, int nparts, u64 part_stride, const float* bias, const float* weight, Act out, int width, int kb,
+              float eps) {
+  __shared__ float red[32];
+  dependency_wait();
+  dependents_go();
+  const int keep = 4; // chunks a thread keeps in registers: rows of up to 8192
+  u32 n = kb * 4;
+  u64 row = rows ? rows[bid()] : bid();
+  float* xr = x + row * kb * 32;
+  const float* pr = parts + row * kb * 32;
+  float v[keep][8], sum = 0;
+  auto get = [&](u32 c, float* f) {
+    F4 a = loadf4(xr + c * 8), b = loadf4(xr + c * 8 + 4);
+    f[0] = a.x, f[1] = a.y, f[2] = a.z, f[3] = a.w, f[4] = b.x, f[5] = b.y, f[6] = b.z, f[7] = b.w;
+  };
+  auto add = [&](const float* p, float* f) {
+    F4 a = loadf4(p), b = loadf4(p + 4);
+    f[0] += a.x, f[1] += a.y, f[2] += a.z, f[3] += a.w, f[4] += b.x, f[5] += b.y, f[6] += b.z, f[7] += b.w;
+  };
+  auto take = [&](u32 c, float* f) { // the new residual
+    get(c, f);
+    if (nparts > 0) {
+      for (int s = 0; s < nparts; s++) add(pr + s * part_stride + c * 8, f);
+      if (bias) add(bias + c * 8, f);
+      *(F4*)(xr + c * 8) = F4{f[0], f[1], f[2], f[3]};
+      *(F4*)(xr + c * 8 + 4) = F4{f[4], f[5], f[6], f[7]};
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) sum += f[j] * f[j];
+  };
+  auto give = [&](u32 c, const float* f, float scale) {
+    F4 a = loadf4(weight + c * 8), b = loadf4(weight + c * 8 + 4);
+    float o[8] = {f[0] * scale * a.x, f[1] * scale * a.y, f[2] * scale * a.z, f[3] * scale * a.w,
+                  f[4] * scale * b.x, f[5] * scale * b.y, f[6] * scale * b.z, f[7] * scale * b.w};
+    put8<W>(out, bid(), c, kb, o);
+  };
+#pragma unroll
+  for (int i = 0; i < keep; i++)
+    if (tid() + i * 256 < n) take(tid() + i * 256, v[i]);
+  for (u32 c = tid() + keep * 256; c < n; c += 256) {
+    float f[8];
+    take(c, f);
+  }
+  float scale = 1.0f / root(sum_block(sum, red) / width + eps);
+#pragma unroll
+  for (int i = 0; i < keep; i++)
+    if (tid() + i * 256 < n) give(tid() + i * 256, v[i], scale);
+  for (u32 c = tid() + keep * 256; c < n; c += 256) {
+    float f[8];
+    get(c, f);
+    give(c, f, scale);
+  }
+}
+#define NORM(name, W)                                                                                                                                  \
+  KERNEL name(float* x, const int* rows, const float* parts, int nparts, u64 part_stride, const float* bias, const float* weight, u8* out, u64 plane, \
+              int mode, int width, int kb, float eps) {                                                                                                \
+    norm<W>(x, rows, parts, nparts, part_stride, bias, weight, Act{out, plane, mode}, width, kb, eps);                                                 \
+  }
+NORM(norm_f32, F32)
+NORM(norm_bf16, BF16)
+NORM(norm_f16, F16)
