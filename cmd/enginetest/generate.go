@@ -95,7 +95,7 @@ func requests(stdin io.Reader, flags request, prompt, ids, batch string, given f
 			if err != nil {
 				return nil, usageError{err}
 			}
-			defer file.Close() //nolint:errcheck // only read
+			defer file.Close()
 			in = file
 		}
 		return readBatch(in, cmp.Or(batch, "batch"), flags)
