@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/enginetest/enginetest/internal/sample"
@@ -221,8 +222,8 @@ func checkID(field string, id int32, vocab int) error {
 	return nil
 }
 
-// badWords turns words into token sequences, each as it is at the start of a text and, when that is one more sequence of the same length, as
-// it is after a space (vLLM's rule).
+// badWords turns words into token sequences, each as it is at the start of a text and as it is after a space. vLLM leaves the second out when its
+// length differs from the first's, and then a word of two tokens comes out freely after a space.
 func badWords(words []string, l limits) ([][]int32, error) {
 	if len(words) == 0 {
 		return nil, nil
@@ -241,7 +242,7 @@ func badWords(words []string, l limits) ([][]int32, error) {
 		if len(plain) > 0 {
 			out = append(out, plain)
 		}
-		if len(spaced) > 0 && len(spaced) == len(plain) && spaced[0] != plain[0] {
+		if len(spaced) > 0 && !slices.Equal(spaced, plain) {
 			out = append(out, spaced)
 		}
 	}
