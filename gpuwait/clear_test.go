@@ -218,6 +218,7 @@ func TestClearCannotMeasure(t *testing.T) {
 	}{
 		{"a lost device fails at once", []gpuwaittest.Step{{Used: 63 * gib}, {At: 2 * time.Second, Err: lost}}, 2 * time.Second, gpuwait.ErrLost, "last reading 63.0 GiB of 140.0 GiB"},
 		{"a source that stutters is forgiven", []gpuwaittest.Step{{Used: 63 * gib}, {At: time.Second, Err: hiccup}, {At: 1800 * time.Millisecond}}, 1800 * time.Millisecond, nil, ""},
+		{"each stutter counts for itself", []gpuwaittest.Step{{Err: hiccup}, {At: 600 * time.Millisecond, Used: 63 * gib}, {At: 900 * time.Millisecond, Err: hiccup}, {At: 1500 * time.Millisecond}}, 1500 * time.Millisecond, nil, ""},
 		{"a source that fails for a second is not", []gpuwaittest.Step{{Err: hiccup}}, time.Second, hiccup, "never measured"},
 	}
 	for _, tc := range tests {
