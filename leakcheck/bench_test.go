@@ -3,11 +3,13 @@ package leakcheck_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/enginetest/enginetest/leakcheck"
 	"github.com/stretchr/testify/require"
@@ -15,36 +17,32 @@ import (
 
 type tree struct {
 	left, right *tree
-	payload     *[3]uint64
+	payload     *[7]uint64
+	_           [2]uint64
 }
 
-// grow builds a heap of about so many bytes of small objects, half of them without pointers.
+// grow builds a heap of about so many bytes: a tree of small objects of 48 and 64 bytes, half of them without pointers, scattered over the heap.
 func grow(bytes int) *tree {
-	root := &tree{}
-	level := []*tree{root}
-	for n := bytes / 56; n > 0; {
-		var next []*tree
-		for _, t := range level {
-			t.left, t.right = &tree{payload: new([3]uint64)}, &tree{payload: new([3]uint64)}
-			next = append(next, t.left, t.right)
-			if n -= 2; n <= 0 {
-				break
-			}
+	nodes := make([]*tree, max(2, bytes/112))
+	for i := range nodes {
+		nodes[i] = &tree{payload: new([7]uint64)}
+	}
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+	for i := 1; i < len(nodes); i++ {
+		if p := nodes[(i-1)/2]; i%2 == 1 {
+			p.left = nodes[i]
+		} else {
+			p.right = nodes[i]
 		}
-		level = next
 	}
-	return root
+	deepest = weak.Make(nodes[len(nodes)-1])
+	return nodes[0]
 }
 
-var benchRoot any
-
-// last goes down to an object that a search finds near its end.
-func last(t *tree) *tree {
-	for t.right != nil {
-		t = t.right
-	}
-	return t
-}
+var (
+	benchRoot any
+	deepest   weak.Pointer[tree] // what a search finds last
+)
 
 // BenchmarkPass is what a check costs that finds nothing, beside two bare collections:
 //
@@ -75,13 +73,15 @@ func BenchmarkPass(b *testing.B) {
 //
 //	go test ./leakcheck -run '^$' -bench Explain -benchtime 3x
 func BenchmarkExplain(b *testing.B) {
+	kept[0] = func() int { return b.N }
+	require.Error(b, leakcheck.Track("names", kept[0], leakcheck.Patience(0)).Released(context.Background())) // finding names is done once
 	for _, row := range []struct {
 		name string
 		fill func() any
 		deep func(any) any
 	}{
-		{"10MB", func() any { return grow(10 << 20) }, func(v any) any { return last(v.(*tree)) }},
-		{"200MB", func() any { return grow(200 << 20) }, func(v any) any { return last(v.(*tree)) }},
+		{"10MB", func() any { return grow(10 << 20) }, func(any) any { return deepest.Value() }},
+		{"200MB", func() any { return grow(200 << 20) }, func(any) any { return deepest.Value() }},
 		{"1GB of 64KiB buffers", func() any {
 			all := make([][]byte, 16<<10)
 			for i := range all {
@@ -91,17 +91,18 @@ func BenchmarkExplain(b *testing.B) {
 		}, func(v any) any { a := v.([][]byte); return a[len(a)-1] }},
 	} {
 		benchRoot = row.fill()
-		near := &request{}
-		kept[0] = func() int { return near.id }
 		for _, target := range []struct {
 			where string
-			v     any
-		}{{"near", near}, {"deep", row.deep(benchRoot)}} {
+			find  func() any // nothing else may hold it
+		}{
+			{"near", func() any { r := &request{}; kept[0] = func() int { return r.id }; return r }},
+			{"deep", func() any { return row.deep(benchRoot) }},
+		} {
 			b.Run(row.name+"/"+target.where, func(b *testing.B) {
-				ref := leakcheck.Track("target", target.v, leakcheck.Patience(0))
+				refs, _ := plant(func(track func(any)) bool { track(target.find()); return true }, 0)
 				before := peak()
 				for b.Loop() {
-					require.Error(b, ref.Released(context.Background()))
+					require.Error(b, leakcheck.Released(context.Background(), refs...))
 				}
 				b.ReportMetric(float64(peak()-before)/(1<<20), "MB-peak")
 				var m runtime.MemStats

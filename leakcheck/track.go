@@ -169,7 +169,7 @@ func collect(ctx context.Context, refs []*Ref, patience time.Duration) (left []*
 // unreachable already gets a few milliseconds.
 func unfreed(refs []*Ref) []*Ref {
 	deadline := time.Now().Add(5 * time.Millisecond)
-	for {
+	for spins := 0; ; spins++ {
 		pending := 0
 		refs = slices.DeleteFunc(refs, func(r *Ref) bool {
 			if r.freed.Load() {
@@ -183,7 +183,9 @@ func unfreed(refs []*Ref) []*Ref {
 		if pending == 0 || time.Now().After(deadline) {
 			return refs
 		}
-		time.Sleep(20 * time.Microsecond)
+		if runtime.Gosched(); spins > 50 {
+			time.Sleep(20 * time.Microsecond)
+		}
 	}
 }
 

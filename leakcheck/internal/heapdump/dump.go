@@ -143,10 +143,10 @@ func (c *cursor) pointers() int {
 
 const header = "go1.7 heap dump\n"
 
-// Parse reads a dump. The bytes must stay until the Dump is closed.
+// Parse reads a dump of about so many objects. The bytes must stay until the Dump is closed.
 //
 //go:norace
-func Parse(data []byte) (d *Dump, err error) {
+func Parse(data []byte, objects uint64) (d *Dump, err error) {
 	defer func() {
 		if e := recover(); e != nil {
 			d, err = nil, fmt.Errorf("%w: %v", ErrFormat, e)
@@ -156,6 +156,7 @@ func Parse(data []byte) (d *Dump, err error) {
 		return nil, fmt.Errorf("%w: it starts with %q, not %q", ErrFormat, data[:min(len(data), len(header))], header)
 	}
 	d = &Dump{data: data, Itabs: map[uint64]uint64{}, samples: map[uint64]uint64{}, buckets: map[uint64][]Site{}}
+	d.nodes = make([]node, 0, min(objects, uint64(len(data)/16)))
 	c := &cursor{data, len(header)}
 	for {
 		tag := c.uint()

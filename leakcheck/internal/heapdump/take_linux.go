@@ -52,7 +52,7 @@ func Take() (*Dump, error) {
 	if err != nil {
 		return nil, fmt.Errorf("heapdump: mmap of %d bytes: %w", st.Size(), err)
 	}
-	d, err := Parse(data)
+	d, err := Parse(data, m.HeapObjects+m.HeapObjects/16) // the dump lists some slots that are no objects
 	if err != nil {
 		return nil, errors.Join(err, syscall.Munmap(data))
 	}
