@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/skip"
 
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/gpuwait"
@@ -50,7 +51,7 @@ func TestWrongUse(t *testing.T) {
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			if strings.HasPrefix(c.args, "wait --ratio") {
-				skipWithoutGPU(t)
+				skip.If(t, !hasGPU(t), "the condition is only looked at where there is a GPU")
 			}
 			code, stdout, stderr := command("", strings.Fields(c.args)...)
 			assert.Equal(t, c.code, code)
@@ -60,20 +61,18 @@ func TestWrongUse(t *testing.T) {
 	}
 }
 
-func skipWithoutGPU(t *testing.T) {
+// hasGPU says whether gpuwait can measure here.
+func hasGPU(t *testing.T) bool {
 	t.Helper()
 	src, err := gpuwait.Open()
-	if err != nil {
-		t.Skipf("the condition is only looked at where there is a GPU: %v", err)
+	if err == nil {
+		require.NoError(t, src.Close())
 	}
-	require.NoError(t, src.Close())
+	return err == nil
 }
 
 func TestNoGPUIsCannotMeasure(t *testing.T) {
-	if src, err := gpuwait.Open(); err == nil {
-		require.NoError(t, src.Close())
-		t.Skip("this machine has a GPU")
-	}
+	skip.If(t, hasGPU(t), "this machine has a GPU")
 	for _, args := range [][]string{{"gpus"}, {"gpus", "--json"}, {"wait", "--timeout", "1s"}} {
 		code, stdout, stderr := command("", args...)
 		assert.Equal(t, 3, code)
