@@ -150,8 +150,7 @@ func TestVMMKeepsItsAddressWhenItSleeps(t *testing.T) {
 			require.NoError(t, err)
 			assert.EqualValues(t, n, free1-free0, "bytes given back")
 			require.Zero(t, w.Ledger().Bytes())
-			require.Error(t, m.CopyFrom(0, []byte{1}), "a copy to an address without memory")
-			require.NoError(t, w.Err())
+			require.ErrorIs(t, m.CopyFrom(0, []byte{1}), ErrUnmapped)
 
 			require.NoError(t, m.Map())
 			require.Equal(t, at, m.Ptr())
@@ -245,7 +244,10 @@ func TestKernelsAndModules(t *testing.T) {
 				require.NoError(t, mem.Fill(0, 4*words, 0, s))
 				require.NoError(t, start.Record(s))
 				args := NewArgs(3).Memory(0, mem, 0).Uint32(1, 0xDECADE).Uint32(2, words)
-				require.NoError(t, fill.Launch(s, l, args), name)
+				if err := fill.Launch(s, l, args); err != nil {
+					t.Errorf("%s: %v", name, err)
+					continue
+				}
 				require.NoError(t, stop.Record(s))
 				require.NoError(t, fence.Record(s))
 				require.NoError(t, s.Wait(fence))

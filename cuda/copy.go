@@ -15,7 +15,7 @@ func (m *Memory) CopyFrom(off int64, src []byte) error {
 	if err != nil || len(src) == 0 {
 		return err
 	}
-	return m.w.call(&m.w.d.fn.copyHtoD, dst, uintptr(unsafe.Pointer(&src[0])), uintptr(len(src)))
+	return m.w.callWith(&m.w.d.fn.copyHtoD, dst, uintptr(unsafe.Pointer(&src[0])), uintptr(len(src)))
 }
 
 // CopyTo copies the bytes of m from off on to dst, and waits for it.
@@ -27,7 +27,7 @@ func (m *Memory) CopyTo(dst []byte, off int64) error {
 	if err != nil || len(dst) == 0 {
 		return err
 	}
-	return m.w.call(&m.w.d.fn.copyDtoH, uintptr(unsafe.Pointer(&dst[0])), src, uintptr(len(dst)))
+	return m.w.callWith(&m.w.d.fn.copyDtoH, uintptr(unsafe.Pointer(&dst[0])), src, uintptr(len(dst)))
 }
 
 // CopyFromAsync queues a copy of n bytes of src to m.
@@ -113,6 +113,9 @@ func (m *Memory) Fill32(off, n int64, value uint32, s *Stream) error {
 	const call = "Memory.Fill32"
 	if err := m.enter(call); err != nil {
 		return err
+	}
+	if n < 0 || n > m.size/4 {
+		return outOfRange(call, off, n, m.size/4, &m.resource)
 	}
 	p, err := m.span(call, off, 4*n)
 	if err != nil {

@@ -76,12 +76,13 @@ var (
 	ErrUseAfterFree = errors.New("use after free")
 	ErrDoubleFree   = errors.New("freed twice")
 	ErrClosed       = errors.New("the worker is closed")
+	ErrUnmapped     = errors.New("the memory is unmapped")
 	ErrRange        = errors.New("out of range")
 	ErrArguments    = errors.New("wrong arguments")
 )
 
 // MisuseError is a mistake of the caller, found without asking the driver. Kind is one of ErrWrongThread, ErrWrongWorker, ErrUseAfterFree,
-// ErrDoubleFree, ErrClosed, ErrRange, ErrArguments.
+// ErrDoubleFree, ErrClosed, ErrUnmapped, ErrRange, ErrArguments.
 type MisuseError struct {
 	Call   string // "Memory.Free"
 	Kind   error
@@ -107,8 +108,7 @@ type DeadError struct {
 }
 
 func (e *DeadError) Error() string {
-	return fmt.Sprintf("cuda: %s: the context of %s is dead since %s; close the worker and open a new one", e.Call, e.Worker,
-		strings.TrimPrefix(e.First.Error(), "cuda: "))
+	return fmt.Sprintf("cuda: %s: the context of %s is dead since %s; close the worker and open a new one", e.Call, e.Worker, inner(e.First))
 }
 
 func (e *DeadError) Unwrap() []error { return []error{ErrContextDead, e.First} }
@@ -124,7 +124,7 @@ type AllocError struct {
 }
 
 func (e *AllocError) Error() string {
-	s := fmt.Sprintf("cuda: %s: no %s (%s) for %s: %v", e.Worker, ledger.FormatBytes(e.Bytes), e.Kind, e.Owner, e.Err)
+	s := fmt.Sprintf("cuda: no %s (%s) for %s on %s: %s", ledger.FormatBytes(e.Bytes), e.Kind, e.Owner, e.Worker, inner(e.Err))
 	if e.Total > 0 {
 		s += fmt.Sprintf("; %s of %s free", ledger.FormatBytes(e.Free), ledger.FormatBytes(e.Total))
 	}
@@ -141,7 +141,7 @@ type CompileError struct {
 }
 
 func (e *CompileError) Error() string {
-	s := fmt.Sprintf("cuda: module %s: %v", e.Module, e.Err)
+	s := fmt.Sprintf("cuda: module %s: %s", e.Module, inner(e.Err))
 	if e.Log != "" {
 		s += "\n    " + strings.ReplaceAll(strings.TrimSpace(e.Log), "\n", "\n    ")
 	}
@@ -215,16 +215,19 @@ func (e *LeakError) Unwrap() []error { return e.Errs }
 
 // owners sums holdings up in one line: "held: weights 2.3 GiB, kv_cache 1.0 GiB".
 func owners(hs []ledger.Holding) string {
-	if len(hs) == 0 {
-		return "the ledger holds nothing"
-	}
 	sums := map[string]int64{}
 	var order []string
 	for _, h := range hs {
+		if h.Bytes == 0 {
+			continue
+		}
 		if _, seen := sums[h.Owner]; !seen {
 			order = append(order, h.Owner) // holdings come largest first
 		}
 		sums[h.Owner] += h.Bytes
+	}
+	if len(order) == 0 {
+		return "the ledger holds nothing"
 	}
 	parts := make([]string, len(order))
 	for i, o := range order {
@@ -232,3 +235,6 @@ func owners(hs []ledger.Holding) string {
 	}
 	return "the ledger holds " + strings.Join(parts, ", ")
 }
+
+// inner is an error's text inside that of another: once "cuda:" is enough.
+func inner(err error) string { return strings.TrimPrefix(err.Error(), "cuda: ") }

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"fmt"
 	"math"
 	"runtime"
 	"unsafe"
@@ -33,7 +34,10 @@ type Args struct {
 	memory []*Memory        // arguments that are checked at each launch
 }
 
-// NewArgs makes a block for n arguments, all zero.
+// NewArgs makes a block for n arguments, all zero. It is not inlined, so that the block is on the heap, where the driver's address of it stays
+// right.
+//
+//go:noinline
 func NewArgs(n int) *Args {
 	a := &Args{values: make([]uint64, n), ptrs: make([]unsafe.Pointer, n), memory: make([]*Memory, n)}
 	for i := range a.values {
@@ -87,10 +91,14 @@ func (f *Function) Launch(s *Stream, l Launch, a *Args) error {
 		a = &none
 	}
 	for _, m := range a.memory {
-		if m != nil {
-			if err := w.use(call+" "+f.name, &m.resource); err != nil {
-				return err
-			}
+		if m == nil {
+			continue
+		}
+		if err := w.use(call, &m.resource); err != nil {
+			return fmt.Errorf("%w, as an argument of %s", err, f.name)
+		}
+		if !m.Mapped() {
+			return &MisuseError{call, ErrUnmapped, fmt.Sprintf("%s, an argument of %s", m, f.name)}
 		}
 	}
 	params := unsafe.Pointer(unsafe.SliceData(a.ptrs))

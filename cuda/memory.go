@@ -1,10 +1,6 @@
 package cuda
 
-import (
-	"fmt"
-
-	"github.com/enginetest/enginetest/ledger"
-)
+import "fmt"
 
 // DevicePtr is an address in device memory.
 type DevicePtr uint64
@@ -93,11 +89,17 @@ func (w *Worker) noMemory(kind, owner string, size int64, err error) error {
 	return e
 }
 
-// span checks that [off, off+n) lies in m and gives its address.
+// span checks that [off, off+n) lies in m, which is mapped, and gives its address.
 func (m *Memory) span(call string, off, n int64) (uintptr, error) {
 	if off < 0 || n < 0 || off > m.size-n {
-		return 0, &MisuseError{call, ErrRange, fmt.Sprintf("bytes %d to %d of %s, which has %s (%d)", off, off+n, &m.resource,
-			ledger.FormatBytes(m.size), m.size)}
+		return 0, outOfRange(call, off, n, m.size, &m.resource)
+	}
+	if !m.Mapped() {
+		return 0, &MisuseError{call, ErrUnmapped, m.String()}
 	}
 	return uintptr(m.ptr) + uintptr(off), nil
+}
+
+func outOfRange(call string, off, n, size int64, r *resource) error {
+	return &MisuseError{call, ErrRange, fmt.Sprintf("%d bytes from byte %d on, of %d of %s", n, off, size, r)}
 }

@@ -2,12 +2,14 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"unsafe"
 )
 
 // Module is loaded device code.
 type Module struct {
 	resource
+	name   string
 	handle uintptr
 }
 
@@ -28,7 +30,7 @@ func (w *Worker) LoadModule(owner, name string, image []byte) (*Module, error) {
 		log  *byte
 		size uintptr
 	}{&log[0], logSize}
-	err := w.call(&w.d.fn.moduleLoad, w.result(0), uintptr(unsafe.Pointer(&image[0])), uintptr(len(keys)),
+	err := w.callWith(&w.d.fn.moduleLoad, w.result(0), uintptr(unsafe.Pointer(&image[0])), uintptr(len(keys)),
 		uintptr(unsafe.Pointer(&keys[0])), uintptr(unsafe.Pointer(&values)))
 	if errors.Is(err, ErrOutOfMemory) {
 		return nil, w.noMemory(KindModule, owner, int64(len(image)), err)
@@ -36,7 +38,7 @@ func (w *Worker) LoadModule(owner, name string, image []byte) (*Module, error) {
 	if err != nil {
 		return nil, &CompileError{Module: name, Log: cString(log), Err: err}
 	}
-	m := &Module{handle: uintptr(w.out[0])}
+	m := &Module{name: name, handle: uintptr(w.out[0])}
 	w.add(&m.resource, KindModule, owner, 0, m.handle, func() error { return w.call(&w.d.fn.moduleUnload, m.handle) })
 	return m, nil
 }
@@ -55,8 +57,8 @@ func (m *Module) Function(name string) (*Function, error) {
 		return nil, err
 	}
 	s := append([]byte(name), 0)
-	if err := m.w.call(&m.w.d.fn.moduleFunction, m.w.result(0), m.handle, uintptr(unsafe.Pointer(&s[0]))); err != nil {
-		return nil, &CompileError{Module: name, Err: err}
+	if err := m.w.callWith(&m.w.d.fn.moduleFunction, m.w.result(0), m.handle, uintptr(unsafe.Pointer(&s[0]))); err != nil {
+		return nil, fmt.Errorf("cuda: function %s of module %s: %w", name, m.name, err)
 	}
 	return &Function{m: m, name: name, handle: uintptr(m.w.out[0])}, nil
 }
@@ -68,8 +70,8 @@ func (m *Module) Global(name string) (DevicePtr, int64, error) {
 	}
 	s := append([]byte(name), 0)
 	w := m.w
-	if err := w.call(&w.d.fn.moduleGlobal, w.result(0), w.result(1), m.handle, uintptr(unsafe.Pointer(&s[0]))); err != nil {
-		return 0, 0, &CompileError{Module: name, Err: err}
+	if err := w.callWith(&w.d.fn.moduleGlobal, w.result(0), w.result(1), m.handle, uintptr(unsafe.Pointer(&s[0]))); err != nil {
+		return 0, 0, fmt.Errorf("cuda: variable %s of module %s: %w", name, m.name, err)
 	}
 	return DevicePtr(w.out[0]), int64(w.out[1]), nil
 }

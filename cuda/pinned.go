@@ -1,9 +1,6 @@
 package cuda
 
-import (
-	"fmt"
-	"unsafe"
-)
+import "unsafe"
 
 // Pinned is page-locked host memory: the only host side of copies that are queued on a stream (55 GB/s instead of 10).
 type Pinned struct {
@@ -27,14 +24,14 @@ func (w *Worker) AllocPinned(owner string, size int64) (*Pinned, error) {
 	return w.pinned(owner, b, host, free)
 }
 
-// Register page-locks memory that exists already, such as a mapped file or a large Go slice (35 ms for 1 GiB), until Free. The slice has to
-// stay reachable that long, and must not lie on a goroutine's stack.
+// Register page-locks memory that exists already, such as a mapped file or a large Go slice (35 ms for 1 GiB), until Free. The slice has to stay
+// as it is that long.
 func (w *Worker) Register(owner string, b []byte) (*Pinned, error) {
 	if err := w.enterAlloc("Register", int64(len(b))); err != nil {
 		return nil, err
 	}
 	const portable, mapped = 1, 2 // CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP
-	if err := w.call(&w.d.fn.memHostRegister, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), portable|mapped); err != nil {
+	if err := w.callWith(&w.d.fn.memHostRegister, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), portable|mapped); err != nil {
 		return nil, w.noMemory(KindPinned, owner, int64(len(b)), err)
 	}
 	host := uintptr(unsafe.Pointer(&b[0]))
@@ -80,7 +77,7 @@ func (p *Pinned) span(w *Worker, call string, off, n int64) (uintptr, error) {
 		return 0, err
 	}
 	if size := p.holding.Bytes; off < 0 || n < 0 || off > size-n {
-		return 0, &MisuseError{call, ErrRange, fmt.Sprintf("bytes %d to %d of %s, which has %d", off, off+n, &p.resource, size)}
+		return 0, outOfRange(call, off, n, size, &p.resource)
 	}
 	return p.holding.Addr + uintptr(off), nil
 }

@@ -32,7 +32,7 @@ func (w *Worker) NewPool(owner string) (*Pool, error) {
 		reserved                 [56]byte
 	})
 	props.allocType, props.locationType, props.locationID = 1, 1, w.dev.handle // pinned, on this device
-	if err := w.call(&w.d.fn.poolCreate, w.result(0), uintptr(unsafe.Pointer(props))); err != nil {
+	if err := w.callWith(&w.d.fn.poolCreate, w.result(0), uintptr(unsafe.Pointer(props))); err != nil {
 		return nil, err
 	}
 	p := &Pool{handle: uintptr(w.out[0]), blocks: map[*Memory]struct{}{}}

@@ -58,7 +58,13 @@ func (r *resource) resize(bytes int64) error {
 	return nil
 }
 
-func (r *resource) String() string { return fmt.Sprintf("%s of %s", r.holding.Kind, r.holding.Owner) }
+// String gives "weights (plain, 1.0 GiB)".
+func (r *resource) String() string {
+	if r.holding.Bytes == 0 {
+		return fmt.Sprintf("%s (%s)", r.holding.Owner, r.holding.Kind)
+	}
+	return fmt.Sprintf("%s (%s, %s)", r.holding.Owner, r.holding.Kind, ledger.FormatBytes(r.holding.Bytes))
+}
 
 // use checks that r may be used in a call on w.
 func (w *Worker) use(call string, r *resource) error {
@@ -66,7 +72,7 @@ func (w *Worker) use(call string, r *resource) error {
 		return &MisuseError{call, ErrArguments, "a resource that no worker made"}
 	}
 	if r.freed.Load() {
-		return &MisuseError{call, ErrUseAfterFree, fmt.Sprintf("%s (%s)", r, ledger.FormatBytes(r.holding.Bytes))}
+		return &MisuseError{call, ErrUseAfterFree, r.String()}
 	}
 	if r.w != w {
 		return &MisuseError{call, ErrWrongWorker, fmt.Sprintf("%s was made by %s and used with %s", r, r.w.name, w.name)}

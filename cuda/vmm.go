@@ -32,7 +32,7 @@ func (w *Worker) AllocVMM(owner string, size int64) (*Memory, error) {
 		return nil, err
 	}
 	prop := w.allocationProp()
-	if err := w.call(&w.d.fn.vmmGranularity, w.result(0), uintptr(unsafe.Pointer(prop)), 0); err != nil {
+	if err := w.callWith(&w.d.fn.vmmGranularity, w.result(0), uintptr(unsafe.Pointer(prop)), 0); err != nil {
 		return nil, err
 	}
 	grain := int64(w.out[0])
@@ -54,7 +54,8 @@ func (w *Worker) AllocVMM(owner string, size int64) (*Memory, error) {
 	return m, nil
 }
 
-// Unmap gives the physical memory of VMM memory back and keeps the address. Touching it on the device is an illegal address until Map.
+// Unmap gives the physical memory of VMM memory back and keeps the address. Until Map, calls refuse it (ErrUnmapped), and work that was queued or captured
+// with its address is an illegal address.
 func (m *Memory) Unmap() error {
 	if err := m.enterVMM("Memory.Unmap", true); err != nil {
 		return err
@@ -87,10 +88,10 @@ func (m *Memory) enterVMM(call string, mapped bool) error {
 		return err
 	}
 	if m.vmm == nil {
-		return &MisuseError{call, ErrArguments, fmt.Sprintf("%s is not VMM memory", &m.resource)}
+		return &MisuseError{call, ErrArguments, fmt.Sprintf("%s is not VMM memory", m)}
 	}
 	if m.vmm.mapped != mapped {
-		return &MisuseError{call, ErrArguments, fmt.Sprintf("%s: mapped is %t already", &m.resource, !mapped)}
+		return &MisuseError{call, ErrArguments, fmt.Sprintf("%s: mapped is %t already", m, !mapped)}
 	}
 	return nil
 }
@@ -102,7 +103,7 @@ func (w *Worker) allocationProp() *allocationProp {
 // mapMemory takes physical memory for m's range, maps it and opens it to the device; all or nothing.
 func (w *Worker) mapMemory(m *Memory, owner string) error {
 	prop, size, ptr := w.allocationProp(), uintptr(m.vmm.size), uintptr(m.ptr)
-	if err := w.call(&w.d.fn.vmmCreate, w.result(0), size, uintptr(unsafe.Pointer(prop)), 0); err != nil {
+	if err := w.callWith(&w.d.fn.vmmCreate, w.result(0), size, uintptr(unsafe.Pointer(prop)), 0); err != nil {
 		return w.noMemory(KindVMM, owner, m.vmm.size, err)
 	}
 	handle := uintptr(w.out[0])
@@ -111,7 +112,7 @@ func (w *Worker) mapMemory(m *Memory, owner string) error {
 	}
 	const readWrite = 3
 	access := &accessDesc{1, w.dev.handle, readWrite}
-	if err := w.call(&w.d.fn.vmmSetAccess, ptr, size, uintptr(unsafe.Pointer(access)), 1); err != nil {
+	if err := w.callWith(&w.d.fn.vmmSetAccess, ptr, size, uintptr(unsafe.Pointer(access)), 1); err != nil {
 		return errors.Join(err, w.call(&w.d.fn.vmmUnmap, ptr, size), w.call(&w.d.fn.vmmRelease, handle))
 	}
 	m.vmm.handle, m.vmm.mapped = handle, true

@@ -226,9 +226,8 @@ func (w *Worker) enterDead(call string) error {
 	return nil
 }
 
-// call calls the driver on the thread, without garbage. For what args may point to, see Driver.call.
-//
-//go:uintptrescapes
+// call calls the driver on the thread, without garbage. Args are plain values, or addresses in objects that are on the heap for sure: the
+// worker itself, an Args block. For others there is callWith.
 func (w *Worker) call(s *symbol, args ...uintptr) error {
 	if s.addr == 0 {
 		return w.d.failure(s, ErrNotSupported)
@@ -246,6 +245,11 @@ func (w *Worker) call(s *symbol, args ...uintptr) error {
 	}
 	return err
 }
+
+// callWith is call for arguments that convert pointers: see Driver.call. The pragma costs an allocation.
+//
+//go:uintptrescapes
+func (w *Worker) callWith(s *symbol, args ...uintptr) error { return w.call(s, args...) }
 
 // result is the address of the i-th result word. The worker is on the heap, so it does not move.
 func (w *Worker) result(i int) uintptr {

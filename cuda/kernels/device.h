@@ -32,6 +32,7 @@ DEV u32 bidy() { u32 r; asm("mov.u32 %0, %%ctaid.y;" : "=r"(r)); return r; }
 DEV u32 bidz() { u32 r; asm("mov.u32 %0, %%ctaid.z;" : "=r"(r)); return r; }
 DEV u32 nbid() { u32 r; asm("mov.u32 %0, %%nctaid.x;" : "=r"(r)); return r; }
 DEV u32 nbidy() { u32 r; asm("mov.u32 %0, %%nctaid.y;" : "=r"(r)); return r; }
+DEV u32 nbidz() { u32 r; asm("mov.u32 %0, %%nctaid.z;" : "=r"(r)); return r; }
 DEV void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
 
 // A kernel launched as programmatic dependent may begin before the one ahead of it has ended: until dependency_wait it may only read weights.
@@ -62,6 +63,8 @@ DEV V4 load_weight(const void* p) {
 }
 DEV V4 load4(const void* p) { return *(const V4*)p; }
 DEV F4 loadf4(const float* p) { return *(const F4*)p; }
+
+DEV float load_fresh(const float* p) { float r; asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(r) : "l"(p) : "memory"); return r; } // past L1: what other blocks wrote
 
 DEV float asf(u32 x) { float r; asm("mov.b32 %0, %1;" : "=f"(r) : "r"(x)); return r; }
 DEV u32 asu(float x) { u32 r; asm("mov.b32 %0, %1;" : "=r"(r) : "f"(x)); return r; }

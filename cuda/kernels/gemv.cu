@@ -50,36 +50,33 @@ template <int W> DEV void gemv16(const Gemv& a, float* xs) {
   const int U = 4; // column blocks of 32 in flight
   const u8* wl = a.w + g * 64 + ((t ^ ((g >> 1) & 3)) << 4);
   V4 w[U][2];
-  auto fetch = [&](u32 group, u32 kb) {
-    const u8* p = wl + (u64)(group >> 3) * a.kb * 8192 + (group & 7) * 1024;
-#pragma unroll
-    for (int u = 0; u < U; u++)
-      if ((int)(kb + u * 16) < a.kb) {
-        w[u][0] = load_weight(p + (u64)(kb + u * 16) * 8192);
-        w[u][1] = load_weight(p + (u64)(kb + u * 16) * 8192 + 512);
-      }
+  auto fetch = [&](int u, u32 group, u32 kb) {
+    const u8* p = wl + ((u64)(group >> 3) * a.kb + kb) * 8192 + (group & 7) * 1024;
+    w[u][0] = load_weight(p);
+    w[u][1] = load_weight(p + 512);
   };
-  fetch(group, warp);
+#pragma unroll
+  for (int u = 0; u < U; u++)
+    if ((int)(warp + u * 16) < a.kb) fetch(u, group, warp + u * 16);
   dependency_wait();
   dependents_go();
   float scale = stage(a, xs, red);
   for (; group < groups; group += nbid()) {
     float s0 = 0, s1 = 0;
-    for (u32 kb = warp; (int)kb < a.kb; kb += U * 16) {
-      V4 v[U][2];
+    for (u32 kb0 = warp; (int)kb0 < a.kb; kb0 += U * 16) {
 #pragma unroll
-      for (int u = 0; u < U; u++) v[u][0] = w[u][0], v[u][1] = w[u][1];
-      if ((int)(kb + U * 16) < a.kb) fetch(group, kb + U * 16);
-      else if (group + nbid() < groups) fetch(group + nbid(), warp);
-#pragma unroll
-      for (int u = 0; u < U; u++)
-        if ((int)(kb + u * 16) < a.kb) {
-          F4 p = loadf4(xs + (kb + u * 16) * 32 + t * 8), q = loadf4(xs + (kb + u * 16) * 32 + t * 8 + 4);
-          s0 += first<W>(v[u][0].x) * p.x + second<W>(v[u][0].x) * p.y + first<W>(v[u][0].y) * p.z + second<W>(v[u][0].y) * p.w;
-          s0 += first<W>(v[u][0].z) * q.x + second<W>(v[u][0].z) * q.y + first<W>(v[u][0].w) * q.z + second<W>(v[u][0].w) * q.w;
-          s1 += first<W>(v[u][1].x) * p.x + second<W>(v[u][1].x) * p.y + first<W>(v[u][1].y) * p.z + second<W>(v[u][1].y) * p.w;
-          s1 += first<W>(v[u][1].z) * q.x + second<W>(v[u][1].z) * q.y + first<W>(v[u][1].w) * q.z + second<W>(v[u][1].w) * q.w;
-        }
+      for (int u = 0; u < U; u++) {
+        u32 kb = kb0 + u * 16, later = kb + U * 16;
+        if ((int)kb >= a.kb) continue;
+        F4 p = loadf4(xs + kb * 32 + t * 8), q = loadf4(xs + kb * 32 + t * 8 + 4);
+        s0 += first<W>(w[u][0].x) * p.x + second<W>(w[u][0].x) * p.y + first<W>(w[u][0].y) * p.z + second<W>(w[u][0].y) * p.w;
+        s0 += first<W>(w[u][0].z) * q.x + second<W>(w[u][0].z) * q.y + first<W>(w[u][0].w) * q.z + second<W>(w[u][0].w) * q.w;
+        s1 += first<W>(w[u][1].x) * p.x + second<W>(w[u][1].x) * p.y + first<W>(w[u][1].y) * p.z + second<W>(w[u][1].y) * p.w;
+        s1 += first<W>(w[u][1].z) * q.x + second<W>(w[u][1].z) * q.y + first<W>(w[u][1].w) * q.z + second<W>(w[u][1].w) * q.w;
+        // The column block that comes next in this place: of this group, or the first of the next one.
+        if ((int)later < a.kb) fetch(u, group, later);
+        else if (group + nbid() < groups) fetch(u, group + nbid(), warp + u * 16);
+      }
     }
     s0 += shx(s0, 1), s0 += shx(s0, 2), s1 += shx(s1, 1), s1 += shx(s1, 2);
     if (t == 0) part[warp][g] = s0, part[warp][g + 8] = s1;

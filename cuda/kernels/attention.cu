@@ -1,0 +1,294 @@
+// Rotary embeddings, the paged KV cache and attention over it.
+//
+// The cache of a layer is [block][KV head][offset in block][head size, padded to 8], keys and values apart, float32 or float16; the padding is zero.
+
+struct Heads {
+  float* qkv; // [part][row][ld]: q, k and v heads side by side
+  int nparts;
+  u64 part_stride;
+  int ld;
+  const float* bias;             // of q, k, v
+  const float *q_norm, *k_norm;  // or nullptr
+  float eps;
+  const float *cos, *sin;        // [position][head size / 2]
+  int heads, kv_heads, dim;
+};
+
+struct Cache {
+  u8 *k, *v;
+  int block_size, pad; // pad: head size in the cache
+};
+
+template <int KV> DEV void put_cache(u8* c, u64 i, float v) {
+  if (KV == F32) ((float*)c)[i] = v;
+  else ((u16*)c)[i] = (u16)pack2<F16>(v, 0);
+}
+DEV u64 cache_at(const Cache& c, int kv_heads, int slot, int head) {
+  return (((u64)(slot / c.block_size) * kv_heads + head) * c.block_size + slot % c.block_size) * c.pad;
+}
+
+// head_of gives one warp a head of a row: lane l has elements l+32i in a, and those half a head further in b. It adds up the parts and the bias, normalizes, rotates.
+// column is the head's first in a row of qkv.
+DEV void head_of(const Heads& h, u32 row, int column, const float* norm, int position, float* a, float* b) {
+  u32 lane = tid() & 31;
+  int half = h.dim / 2;
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    int e = lane + 32 * i;
+    a[i] = b[i] = 0;
+    if (e >= half) continue;
+    const float* p = h.qkv + (u64)row * h.ld + column + e;
+    for (int s = 0; s < h.nparts; s++, p += h.part_stride) a[i] += p[0], b[i] += p[half];
+    if (h.bias) a[i] += h.bias[column + e], b[i] += h.bias[column + e + half];
+    sum += a[i] * a[i] + b[i] * b[i];
+  }
+  if (norm) {
+#pragma unroll
+    for (int m = 16; m; m >>= 1) sum += shx(sum, m);
+    float scale = 1.0f / root(sum / h.dim + h.eps);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      int e = lane + 32 * i;
+      if (e < half) a[i] *= scale * norm[e], b[i] *= scale * norm[e + half];
+    }
+  }
+  if (position < 0) return;
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    int e = lane + 32 * i;
+    if (e >= half) continue;
+    float c = h.cos[(u64)position * half + e], s = h.sin[(u64)position * half + e], x = a[i], y = b[i];
+    a[i] = x * c - y * s, b[i] = y * c + x * s;
+  }
+}
+
+// store_kv writes head kv of a row's keys or values to the cache, with zeros behind it.
+template <int KV> DEV void store_kv(u8* c, u64 at, int dim, int pad, const float* a, const float* b) {
+  u32 lane = tid() & 31;
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    int e = lane + 32 * i;
+    if (e < dim / 2) put_cache<KV>(c, at + e, a[i]), put_cache<KV>(c, at + e + dim / 2, b[i]);
+  }
+  if ((int)lane < pad - dim) put_cache<KV>(c, at + dim + lane, 0);
+}
+
+// rope: queries are rotated in place (in part 0), keys and values go to the cache. A warp a head; grid (rows, heads/4).
+template <int KV> DEV void rope(const Heads& h, const Cache& c, const int* positions, const int* slots) {
+  dependency_wait();
+  dependents_go();
+  u32 row = bid();
+  int head = bidy() * 4 + (tid() >> 5), lane = tid() & 31, position = positions[row];
+  if (head >= h.heads + 2 * h.kv_heads || position < 0) return;
+  float a[4], b[4];
+  bool q = head < h.heads, k = !q && head < h.heads + h.kv_heads;
+  head_of(h, row, head * h.dim, q ? h.q_norm : k ? h.k_norm : nullptr, q || k ? position : -1, a, b);
+  if (!q) {
+    int kv = head - h.heads - (k ? 0 : h.kv_heads);
+    store_kv<KV>(k ? c.k : c.v, cache_at(c, h.kv_heads, slots[row], kv), h.dim, c.pad, a, b);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    int e = lane + 32 * i;
+    float* p = h.qkv + (u64)row * h.ld + head * h.dim + e;
+    if (e < h.dim / 2) p[0] = a[i], p[h.dim / 2] = b[i];
+  }
+}
+
+struct Attention {
+  const int *positions, *slots, *seqs; // of each row; a position of -1 is no row. seqs: nullptr when row i is sequence i
+  const int* tables;                   // [sequence][max_blocks]
+  int max_blocks, window;
+  float scale;
+  int fused; // rows are new tokens whose heads are still in parts: this kernel does what rope does
+  Act out;
+  int type, kb;
+  float* partial; // [row][KV head][group of heads][split][G][pad + 2]
+  u32* done;      // [row][KV head][group of heads], 0 before and after
+};
+
+template <int KV> DEV void get8(const u8* c, u64 at, float* f) {
+  if (KV == F32) {
+    F4 a = loadf4((const float*)c + at), b = loadf4((const float*)c + at + 4);
+    f[0] = a.x, f[1] = a.y, f[2] = a.z, f[3] = a.w, f[4] = b.x, f[5] = b.y, f[6] = b.z, f[7] = b.w;
+  } else {
+    V4 v = load4((const u16*)c + at);
+    f[0] = first<F16>(v.x), f[1] = second<F16>(v.x), f[2] = first<F16>(v.y), f[3] = second<F16>(v.y);
+    f[4] = first<F16>(v.z), f[5] = second<F16>(v.z), f[6] = first<F16>(v.w), f[7] = second<F16>(v.w);
+  }
+}
+
+// attend: one row, one KV head and up to G of its query heads, one of gridDim.z shares of the context; grid (rows, KV heads * groups, splits). LPT lanes hold a
+// token's head, 8 elements each; 4 warps take turns. The last share to finish adds all up, in order.
+template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c, const Attention& a, float* smem) {
+  dependency_wait();
+  dependents_go();
+  const int TPW = 32 / LPT, U = 2;
+  u32 row = bid(), lane = tid() & 31, warp = tid() >> 5, sub = lane / LPT, d8 = lane % LPT * 8;
+  int per_kv = h.heads / h.kv_heads, groups = (per_kv + G - 1) / G, kv = bidy() / groups, part = bidy() % groups;
+  int head0 = kv * per_kv + part * G, n = per_kv - part * G < G ? per_kv - part * G : G;
+  int position = a.positions[row];
+  float *q = smem, *o = q + G * c.pad, *ml = o + 4 * G * c.pad;
+  if (position < 0) return;
+  int context = position + 1, low = a.window > 0 && context > a.window ? context - a.window : 0;
+  int per = (context - low + nbidz() - 1) / nbidz();
+  int from = low + (int)bidz() * per, to = from + per < context ? from + per : context;
+  const int* table = a.tables + (u64)(a.seqs ? a.seqs[row] : row) * a.max_blocks;
+  const float log2e = 1.44269504f;
+
+  // The queries, scaled, into shared memory; in a fused step the new key and value into the cache, by the block whose share has them.
+  for (int i = warp; i < n + (a.fused ? 2 : 0); i += 4) {
+    float x[4], y[4];
+    bool is_q = i < n, is_k = i == n;
+    int column = is_q ? (head0 + i) * h.dim : (h.heads + kv + (is_k ? 0 : h.kv_heads)) * h.dim;
+    if (a.fused) head_of(h, row, column, is_q ? h.q_norm : is_k ? h.k_norm : nullptr, is_q || is_k ? position : -1, x, y);
+    if (!is_q) {
+      if (from < context && to == context) store_kv<KV>(is_k ? c.k : c.v, cache_at(c, h.kv_heads, a.slots[row], kv), h.dim, c.pad, x, y);
+      continue;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      int e = lane + 32 * j, half = h.dim / 2;
+      if (e >= half) continue;
+      if (!a.fused) {
+        const float* p = h.qkv + (u64)row * h.ld + column + e;
+        x[j] = p[0], y[j] = p[half];
+      }
+      q[i * c.pad + e] = x[j] * a.scale * log2e, q[i * c.pad + e + half] = y[j] * a.scale * log2e;
+    }
+    if ((int)lane < c.pad - h.dim) q[i * c.pad + h.dim + lane] = 0;
+  }
+  barrier();
+
+  bool in = (int)d8 < c.pad;
+  float qf[G][8], acc[G][8], m[G], l[G];
+#pragma unroll
+  for (int g = 0; g < G; g++) {
+    m[g] = -1e30f, l[g] = 0;
+#pragma unroll
+    for (int j = 0; j < 8; j++) qf[g][j] = in && g < n ? q[g * c.pad + d8 + j] : 0, acc[g][j] = 0;
+  }
+  for (int t0 = from + warp * TPW; t0 < to; t0 += 4 * TPW * U) {
+    float kf[U][8], vf[U][8];
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      int t = t0 + u * 4 * TPW + sub;
+#pragma unroll
+      for (int j = 0; j < 8; j++) kf[u][j] = vf[u][j] = 0;
+      if (t < to && in) {
+        u64 at = (((u64)table[t / c.block_size] * h.kv_heads + kv) * c.block_size + t % c.block_size) * c.pad + d8;
+        get8<KV>(c.k, at, kf[u]);
+        get8<KV>(c.v, at, vf[u]);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      bool ok = t0 + u * 4 * TPW + (int)sub < to;
+#pragma unroll
+      for (int g = 0; g < G; g++) {
+        float s = 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++) s += qf[g][j] * kf[u][j];
+#pragma unroll
+        for (int x = 1; x < LPT; x <<= 1) s += shx(s, x);
+        if (!ok) s = -1e30f;
+        float top = fmax2(s, m[g]), fade = ex2(m[g] - top), p = ok ? ex2(s - top) : 0;
+        l[g] = l[g] * fade + p, m[g] = top;
+#pragma unroll
+        for (int j = 0; j < 8; j++) acc[g][j] = acc[g][j] * fade + p * vf[u][j];
+      }
+    }
+  }
+  // Over the tokens of a warp, then over the warps.
+#pragma unroll
+  for (int g = 0; g < G; g++) {
+#pragma unroll
+    for (int x = LPT; x < 32; x <<= 1) {
+      float om = shx(m[g], x), ol = shx(l[g], x), top = fmax2(om, m[g]), fade = ex2(m[g] - top), ofade = ex2(om - top);
+      l[g] = l[g] * fade + ol * ofade, m[g] = top;
+#pragma unroll
+      for (int j = 0; j < 8; j++) acc[g][j] = acc[g][j] * fade + shx(acc[g][j], x) * ofade;
+    }
+    if (sub == 0 && in) {
+#pragma unroll
+      for (int j = 0; j < 8; j++) o[(warp * G + g) * c.pad + d8 + j] = acc[g][j];
+      if (d8 == 0) ml[(warp * G + g) * 2] = m[g], ml[(warp * G + g) * 2 + 1] = l[g];
+    }
+  }
+  barrier();
+  u32 splits = nbidz(), unit = row * (h.kv_heads * groups) + bidy(), stride = G * (c.pad + 2);
+  float* mine = a.partial + ((u64)unit * splits + bidz()) * stride;
+  for (int e = tid(); e < n * c.pad; e += 128) {
+    int g = e / c.pad, d = e % c.pad;
+    float top = -1e30f, sum = 0, v = 0;
+#pragma unroll
+    for (int w = 0; w < 4; w++) top = fmax2(top, ml[(w * G + g) * 2]);
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+      float f = ex2(ml[(w * G + g) * 2] - top);
+      sum += ml[(w * G + g) * 2 + 1] * f, v += o[(w * G + g) * c.pad + d] * f;
+    }
+    if (splits > 1) {
+      mine[g * (c.pad + 2) + d] = v;
+      if (d == 0) mine[g * (c.pad + 2) + c.pad] = top, mine[g * (c.pad + 2) + c.pad + 1] = sum;
+    } else if (d < h.dim) {
+      put1(a.out, a.type, row, (head0 + g) * h.dim + d, a.kb, v / sum);
+    }
+  }
+  if (splits == 1) return;
+  __shared__ u32 last;
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  barrier();
+  if (tid() == 0) {
+    u32 old;
+    asm volatile("atom.global.inc.u32 %0, [%1], %2;" : "=r"(old) : "l"(a.done + unit), "r"(splits - 1) : "memory");
+    last = old == splits - 1;
+  }
+  barrier();
+  if (!last) return;
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  const float* all = a.partial + (u64)unit * splits * stride;
+  for (int e = tid(); e < n * h.dim; e += 128) {
+    int g = e / h.dim, d = e % h.dim;
+    float top = -1e30f, sum = 0, v = 0;
+    for (u32 s = 0; s < splits; s++) top = fmax2(top, load_fresh(all + s * stride + g * (c.pad + 2) + c.pad));
+    for (u32 s = 0; s < splits; s++) {
+      const float* p = all + s * stride + g * (c.pad + 2);
+      float f = ex2(load_fresh(p + c.pad) - top);
+      sum += load_fresh(p + c.pad + 1) * f, v += load_fresh(p + d) * f;
+    }
+    put1(a.out, a.type, row, (head0 + g) * h.dim + d, a.kb, v / sum);
+  }
+}
+
+#define HEADS                                                                                                                                          \
+  float *qkv, int nparts, u64 part_stride, int ld, const float *bias, const float *q_norm, const float *k_norm, float eps, const float *cos,          \
+      const float *sin, int heads, int kv_heads, int dim, u8 *k, u8 *v, int block_size, int pad, const int *positions, const int *slots
+#define HEADS_AND_CACHE Heads{qkv, nparts, part_stride, ld, bias, q_norm, k_norm, eps, cos, sin, heads, kv_heads, dim}, Cache{k, v, block_size, pad}
+
+KERNEL rope_f32(HEADS) { rope<F32>(HEADS_AND_CACHE, positions, slots); }
+KERNEL rope_f16(HEADS) { rope<F16>(HEADS_AND_CACHE, positions, slots); }
+
+#define ATTEND(KV, LPT, G, type)                                                                                                                      \
+  KERNEL __launch_bounds__(128, 3) attend_##type##_##LPT##_##G(HEADS, const int* seqs, const int* tables, int max_blocks, int window, float scale, int fused, \
+                                                               u8* out, u64 plane, int mode, int out_type, int kb, float* partial, u32* done) {       \
+    extern __shared__ F4 dynamic[];                                                                                                                   \
+    attend<KV, LPT, G>(HEADS_AND_CACHE,                                                                                                               \
+                       Attention{positions, slots, seqs, tables, max_blocks, window, scale, fused, Act{out, plane, mode}, out_type, kb, partial, done},\
+                       (float*)dynamic);                                                                                                              \
+  }
+#define ATTENDS(LPT, G)     \
+  ATTEND(F32, LPT, G, f32) \
+  ATTEND(F16, LPT, G, f16)
+ATTENDS(2, 1)
+ATTENDS(2, 4)
+ATTENDS(4, 1)
+ATTENDS(4, 4)
+ATTENDS(8, 1)
+ATTENDS(8, 4)
+ATTENDS(16, 1)
+ATTENDS(16, 4)
+ATTENDS(32, 1)
+ATTENDS(32, 4)
