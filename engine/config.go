@@ -1,6 +1,9 @@
 package engine
 
-import "log/slog"
+import (
+	"log/slog"
+	"time"
+)
 
 // Config says which model to serve and with how much memory. The zero value of every field but Model is a usable default.
 type Config struct {
@@ -17,6 +20,10 @@ type Config struct {
 	DisablePrefixCache    bool
 	DisableChunkedPrefill bool
 	SkipTokenizer         bool // token ids only, even when the checkpoint has a tokenizer
+
+	// StartTimeout bounds Open, besides its context; 0 is 10 minutes. StepTimeout bounds one step: an engine whose step lasts longer has failed,
+	// and its callers are told although the step still hangs; 0 is no bound.
+	StartTimeout, StepTimeout time.Duration
 
 	Seed         int64   // of requests that have none
 	RecordStacks bool    // the ledger keeps the stack of every allocation (about 1 µs each)

@@ -30,7 +30,7 @@ type core struct {
 	end  context.CancelFunc
 	wake chan struct{} // something was posted
 
-	over    sync.Once
+	ending  sync.Once
 	done    chan struct{} // closed when the engine takes no more work, ever
 	stopped chan struct{} // closed when everything has been given back
 
@@ -41,10 +41,14 @@ type core struct {
 	dirty   []*request // have something for their caller
 	answers []func()   // to callers of something else
 	counts  Stats
+	dog     watchdog
 
 	mu       sync.Mutex
 	state    State
 	cause    error // what the engine failed of
+	draining *drain
+	ordered  time.Time // when it was to stop
+	report   ShutdownReport
 	result   error // of the shutdown
 	posted   []func()
 	requests map[string]*request // that have not finished
@@ -148,6 +152,15 @@ func (c *core) runPosted() {
 func (c *core) step(batch *modelrunner.Batch, seqs []*scheduler.Seq) error {
 	c.counts.Steps++
 	c.enter("a forward pass")
+	end := c.watch(c.counts.Steps)
+	err := c.compute(batch, seqs)
+	if late := end(); late != nil {
+		return late
+	}
+	return err
+}
+
+func (c *core) compute(batch *modelrunner.Batch, seqs []*scheduler.Seq) error {
 	results, err := c.runner.Execute(batch)
 	if err == nil && len(results) != len(seqs) {
 		err = fmt.Errorf("the runner gave %d results for %d sequences", len(results), len(seqs))
@@ -244,6 +257,7 @@ func (c *core) publish() {
 			delete(c.requests, r.id)
 		}
 	}
+	drained := c.draining != nil && len(c.requests) == 0
 	c.mu.Unlock()
 	for i, r := range c.dirty {
 		r.touched = false
@@ -255,15 +269,25 @@ func (c *core) publish() {
 		answer()
 	}
 	c.answers = nil
+	if drained {
+		c.mu.Lock()
+		c.drained(nil)
+		c.mu.Unlock()
+	}
 }
 
 // fail ends every request with the cause, and refuses later ones.
 func (c *core) fail(cause error) {
 	c.mu.Lock()
-	c.cause = cause
-	c.state.to(Failed) // it stays at ShuttingDown when that came first
+	known := c.cause != nil // the watchdog was first
+	if !known {
+		c.cause = cause
+		c.state.to(Failed) // it stays at ShuttingDown when that came first
+	}
 	c.mu.Unlock()
-	c.log.Error("engine failed", "model", c.cfg.Model, "error", cause)
+	if !known {
+		c.log.Error("engine failed", "model", c.cfg.Model, "error", cause)
+	}
 	c.endAll(FinishError, dead(cause))
 }
 
@@ -292,6 +316,9 @@ func (c *core) endAll(why FinishReason, err error) {
 	for _, r := range live {
 		r.deliver()
 	}
+	c.mu.Lock()
+	c.drained(fmt.Errorf("engine: drain: %d requests not finished: %w", len(live), err))
+	c.mu.Unlock()
 	c.dirty, c.answers = nil, nil // all of them were live; who waits for an answer sees that the engine is done
-	c.over.Do(func() { close(c.done) })
+	c.ending.Do(func() { close(c.done) })
 }

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/enginetest/enginetest/ledger"
 )
@@ -28,7 +29,7 @@ import (
 // Engine serves one model. Its methods are safe for concurrent use. Shut it down when done: one that is dropped is reported through
 // Config.Logger, and keeps its memory.
 type Engine struct {
-	c       *core
+	b       backend
 	dropped runtime.Cleanup
 }
 
@@ -42,90 +43,72 @@ func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.StartTimeout, errStartTimeout(cfg.StartTimeout))
+	defer cancel()
 	c := newCore(cfg)
 	c.openedAt = callers(3)
 	stop := context.AfterFunc(ctx, c.end)
 	err = c.build(ctx, load)
 	if !stop() || err != nil {
-		if cause := ctx.Err(); cause != nil {
-			err = errors.Join(cause, err)
+		if ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), err)
 		}
 		c.release()
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", cfg.Model, err), c.result)
 	}
 	go c.loop()
-	e := &Engine{c: c}
-	e.dropped = runtime.AddCleanup(e, (*core).reportDropped, c)
-	return e, nil
+	return newEngine(c), nil
+}
+
+func newEngine(b backend) *Engine {
+	e := &Engine{b: b}
+	e.dropped = runtime.AddCleanup(e, backend.reportDropped, b)
+	return e
+}
+
+// errStartTimeout is why Open gave up when its own limit came first.
+func errStartTimeout(limit time.Duration) error {
+	return fmt.Errorf("the engine has not started within Config.StartTimeout (%s): %w", limit, context.DeadlineExceeded)
 }
 
 // Config is what Open was given, with every default filled in.
-func (e *Engine) Config() Config { return e.c.cfg }
+func (e *Engine) Config() Config { return e.b.config() }
 
 // State is where the engine stands in its life.
-func (e *Engine) State() State {
-	e.c.mu.Lock()
-	defer e.c.mu.Unlock()
-	return e.c.state
-}
+func (e *Engine) State() State { return e.b.counters().State }
 
 // Stats gives the counters of the last step. A request that has been answered is in them.
-func (e *Engine) Stats() Stats {
-	e.c.mu.Lock()
-	defer e.c.mu.Unlock()
-	s := e.c.stats
-	s.State = e.c.state
-	return s
-}
+func (e *Engine) Stats() Stats { return e.b.counters() }
 
 // Holdings lists the device memory that the engine owns now; nothing after a Shutdown that went well.
-func (e *Engine) Holdings() []ledger.Holding { return e.c.ledger.Holdings() }
+func (e *Engine) Holdings() []ledger.Holding { return e.b.holdings() }
 
 // Faults says which of Config.Faults struck.
-func (e *Engine) Faults() []FaultReport { return e.c.faults.report() }
+func (e *Engine) Faults() []FaultReport { return e.b.faultReports() }
 
 // Done is closed when the engine takes no more work for good: it has failed, or it was shut down. Err says which.
-func (e *Engine) Done() <-chan struct{} { return e.c.done }
+func (e *Engine) Done() <-chan struct{} { return e.b.over() }
 
 // Err is nil while the engine lives, [ErrEngineDead] with the cause when it failed, and else [ErrStopped].
-func (e *Engine) Err() error {
-	select {
-	case <-e.c.done:
-	default:
-		return nil
-	}
-	e.c.mu.Lock()
-	defer e.c.mu.Unlock()
-	return e.c.state.refusal(e.c.cause)
-}
+func (e *Engine) Err() error { return e.b.err() }
 
 // Parts lists what nobody may reach after Shutdown, by name, for checks that hold them weakly. Nothing is left to list after Shutdown.
-func (e *Engine) Parts() map[string]any {
-	e.c.mu.Lock()
-	defer e.c.mu.Unlock()
-	parts := map[string]any{}
-	if e.c.runner != nil {
-		parts["model runner"] = e.c.runner
-		parts["scheduler"] = e.c.sched
-		parts["kv cache"] = e.c.cache
-	}
-	return parts
-}
+func (e *Engine) Parts() map[string]any { return e.b.parts() }
+
+// PIDs lists the engine's own processes: the core of a [ChildProcess] engine until it is reaped, else none.
+func (e *Engine) PIDs() []int { return e.b.pids() }
 
 // Encode turns text into token ids, with the special tokens that the tokenizer puts around a prompt. Errors: [ErrNoTokenizer], [ErrStopped].
-func (e *Engine) Encode(text string) ([]int32, error) {
-	tok, err := e.c.tokenizer()
-	if err != nil {
-		return nil, err
-	}
-	return tok.Encode(text, true), nil
-}
+func (e *Engine) Encode(text string) ([]int32, error) { return e.b.encode(text) }
 
 // Decode turns token ids into text, without special tokens. Errors: [ErrNoTokenizer], [ErrStopped].
-func (e *Engine) Decode(ids []int32) (string, error) {
-	tok, err := e.c.tokenizer()
-	if err != nil {
-		return "", err
-	}
-	return tok.Decode(ids, true), nil
+func (e *Engine) Decode(ids []int32) (string, error) { return e.b.decode(ids) }
+
+// Abort ends the live request with this ID: its output is what it has so far, with FinishAbort. It says whether there was such a request.
+func (e *Engine) Abort(id string) bool { return e.b.abortID(id) }
+
+// ResetPrefixCache forgets all cached prompts. [ErrBlocksInUse], with the number, when sequences still use some.
+func (e *Engine) ResetPrefixCache(ctx context.Context) error {
+	defer runtime.KeepAlive(e)
+	return e.b.resetPrefixCache(ctx)
 }

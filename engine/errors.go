@@ -13,14 +13,16 @@ import (
 
 // Errors that a caller can test for with errors.Is.
 var (
-	ErrEngineDead   = errors.New("engine: dead")                    // the engine failed; the cause is wrapped beside it
-	ErrStopped      = errors.New("engine: stopped")                 // shut down, or shutting down
+	ErrEngineDead   = errors.New("engine: dead")    // the engine failed; the cause is wrapped beside it
+	ErrStopped      = errors.New("engine: stopped") // shut down, or shutting down
+	ErrDraining     = fmt.Errorf("%w: draining, no new work", ErrStopped)
 	ErrSleeping     = errors.New("engine: asleep; call Wake first") // recoverable
 	ErrBlocksInUse  = errors.New("engine: prefix cache not reset")  // blocks are still in use
 	ErrPromptTooBig = errors.New("engine: prompt does not fit")     // longer than MaxModelLen or than the whole KV cache
 	ErrOutOfMemory  = errors.New("engine: out of device memory")
 	ErrNoTokenizer  = errors.New("engine: no tokenizer") // the checkpoint has none, or Config.SkipTokenizer
 	ErrInjected     = errors.New("engine: injected fault")
+	ErrKilled       = errors.New("engine: core process killed") // by Shutdown, because it did not end otherwise
 )
 
 // ParamError is a parameter outside its range.

@@ -122,7 +122,7 @@ func TestFaultsInShutdown(t *testing.T) {
 				Model: tinyLlama, Logger: quiet, RecordStacks: true, Faults: []Fault{{Point: FaultShutdown, Action: action}},
 			})
 			require.NoError(t, err)
-			runner := e.c.runner
+			runner := e.b.(*core).runner
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			err = e.Shutdown(ctx)

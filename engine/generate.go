@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"runtime"
-
-	"github.com/enginetest/enginetest/internal/tokenizer"
 )
 
 // Generate answers requests, in order. All of them are checked before any is started.
@@ -17,22 +15,26 @@ import (
 // complete in number even with an error: FinishReason says what became of each ("abort" when the engine was shut down meanwhile).
 func (e *Engine) Generate(ctx context.Context, reqs ...Request) ([]Output, error) {
 	defer runtime.KeepAlive(e)
-	rs, err := e.c.start(ctx, reqs, false)
+	rs, err := e.b.start(ctx, reqs, false)
 	if err != nil {
 		return nil, err
 	}
 	outs := make([]Output, len(rs))
 	var errs []error
 	for i, r := range rs {
+		over := false
 		select {
 		case <-r.done:
+		case <-e.b.over():
+			over = true
 		case <-ctx.Done():
-			e.c.abort(rs...)
+			e.b.abort(rs...)
 			return nil, fmt.Errorf("engine: %d of %d requests aborted: %w", unfinished(rs), len(rs), ctx.Err())
 		}
-		outs[i] = r.out
-		if r.err != nil && (len(errs) == 0 || errs[len(errs)-1].Error() != r.err.Error()) {
-			errs = append(errs, r.err)
+		out, err := r.result(over, e.b)
+		outs[i] = out
+		if err != nil && (len(errs) == 0 || errs[len(errs)-1].Error() != err.Error()) {
+			errs = append(errs, err)
 		}
 	}
 	if len(errs) == 1 {
@@ -58,17 +60,19 @@ func unfinished(rs []*request) int {
 func (e *Engine) Stream(ctx context.Context, req Request) iter.Seq2[Delta, error] {
 	return func(yield func(Delta, error) bool) {
 		defer runtime.KeepAlive(e)
-		rs, err := e.c.start(ctx, []Request{req}, true)
+		rs, err := e.b.start(ctx, []Request{req}, true)
 		if err != nil {
 			yield(Delta{}, err)
 			return
 		}
 		r := rs[0]
-		defer e.c.abort(r) // nothing when it has finished
+		defer e.b.abort(r) // nothing when it has finished
 		for over := false; !over; {
 			select {
 			case <-r.more:
 			case <-r.done:
+				over = true
+			case <-e.b.over():
 				over = true
 			case <-ctx.Done():
 				yield(Delta{}, fmt.Errorf("engine: request %s aborted: %w", r.id, ctx.Err()))
@@ -80,49 +84,9 @@ func (e *Engine) Stream(ctx context.Context, req Request) iter.Seq2[Delta, error
 				}
 			}
 		}
-		if r.err != nil {
-			yield(Delta{}, r.err)
+		if _, err := r.result(true, e.b); err != nil {
+			yield(Delta{}, err)
 		}
-	}
-}
-
-// Abort ends the live request with this ID: its output is what it has so far, with FinishAbort. It says whether there was such a request.
-func (e *Engine) Abort(id string) bool {
-	e.c.mu.Lock()
-	r := e.c.requests[id]
-	e.c.mu.Unlock()
-	if r == nil {
-		return false
-	}
-	e.c.abort(r)
-	return true
-}
-
-// ResetPrefixCache forgets all cached prompts. [ErrBlocksInUse], with the number, when sequences still use some.
-func (e *Engine) ResetPrefixCache(ctx context.Context) error {
-	defer runtime.KeepAlive(e)
-	c := e.c
-	result := make(chan error, 1)
-	c.mu.Lock()
-	if err := c.state.refusal(c.cause); err != nil {
-		c.mu.Unlock()
-		return err
-	}
-	c.post(func() {
-		err := c.cache.Reset()
-		if err != nil {
-			err = fmt.Errorf("%w: %w", ErrBlocksInUse, err)
-		}
-		c.answers = append(c.answers, func() { result <- err })
-	})
-	c.mu.Unlock()
-	select {
-	case err := <-result:
-		return err
-	case <-c.done:
-		return e.Err()
-	case <-ctx.Done():
-		return fmt.Errorf("engine: prefix cache not reset: the engine is still in %s: %w", c.doing(), ctx.Err())
 	}
 }
 
@@ -257,16 +221,4 @@ func (c *core) abort(rs ...*request) {
 			}
 		})
 	}
-}
-
-func (c *core) tokenizer() (*tokenizer.Tokenizer, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.tok == nil && c.state != Stopped {
-		return nil, ErrNoTokenizer
-	}
-	if c.tok == nil {
-		return nil, c.state.refusal(c.cause)
-	}
-	return c.tok, nil
 }

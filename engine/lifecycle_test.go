@@ -227,7 +227,7 @@ func TestLeakIsNamed(t *testing.T) {
 	r := &fakerunner.Runner{}
 	e, err := open(t.Context(), Config{Model: "fake", RecordStacks: true}, fakeLoader(r, false))
 	require.NoError(t, err)
-	e.c.ledger.Add(ledger.Holding{Owner: "cuda_graphs", Kind: "plain", Device: "cpu:0", Bytes: 3 << 20})
+	e.b.(*core).ledger.Add(ledger.Holding{Owner: "cuda_graphs", Kind: "plain", Device: "cpu:0", Bytes: 3 << 20})
 	err = e.Shutdown(t.Context())
 	var leak *LeakError
 	require.ErrorAs(t, err, &leak)
@@ -250,7 +250,7 @@ func TestDroppedEngineIsReportedOnce(t *testing.T) {
 		e, err := open(t.Context(), Config{Model: "fake", Logger: logger}, fakeLoader(&fakerunner.Runner{}, false))
 		require.NoError(t, err)
 		one(t, e, ids(3, 0), SamplingParams{})
-		return e.c
+		return e.b.(*core)
 	}
 	c := drop()
 	require.Eventually(t, func() bool { runtime.GC(); return printed() != "" }, 5*time.Second, time.Millisecond)
@@ -261,7 +261,7 @@ func TestDroppedEngineIsReportedOnce(t *testing.T) {
 	assert.Contains(t, printed(), "lifecycle_test.go", "where it was opened")
 	assert.Contains(t, printed(), "state=running")
 	assert.NotEmpty(t, c.ledger.Holdings(), "it is reported, not released")
-	require.NoError(t, (&Engine{c: c}).Shutdown(t.Context()))
+	require.NoError(t, (&Engine{b: c}).Shutdown(t.Context()))
 
 	log.Reset()
 	shut := func() {

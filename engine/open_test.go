@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/enginetest/enginetest/internal/cpu"
 	"github.com/stretchr/testify/assert"
@@ -51,7 +52,7 @@ func TestConfigIsResolved(t *testing.T) {
 	got.Logger = nil
 	assert.Equal(t, Config{
 		Model: tinyLlama, Device: "cpu", Threads: runtime.GOMAXPROCS(0), BlockSize: 16, MaxModelLen: 1024, MaxNumSeqs: 64, MaxNumBatchedTokens: 2048,
-		KVCacheBytes: 8 << 20,
+		KVCacheBytes: 8 << 20, StartTimeout: 10 * time.Minute,
 	}, got)
 	assert.Equal(t, 512, e.Stats().KVBlocks)
 	small := openTiny(t, Config{KVCacheBytes: 1 << 19})

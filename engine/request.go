@@ -97,6 +97,30 @@ func (r *request) deliver() {
 	close(r.done)
 }
 
+// result is what became of the request, once it is done. When the engine is over instead, it had no way to end the request (a step hangs): then
+// this says so in its place. Whatever the loop owns stays untouched.
+func (r *request) result(over bool, b backend) (Output, error) {
+	select {
+	case <-r.done:
+		return r.out, r.err
+	default:
+	}
+	if !over {
+		<-r.done
+		return r.out, r.err
+	}
+	return r.lost(), b.err()
+}
+
+// lost is the output of a request whose engine cannot give one any more.
+func (r *request) lost() Output {
+	out := Output{RequestID: r.out.RequestID, Prompt: r.out.Prompt, PromptTokenIDs: r.out.PromptTokenIDs}
+	for i := range r.rules.n {
+		out.Completions = append(out.Completions, Completion{Index: i, FinishReason: FinishError})
+	}
+	return out
+}
+
 // take gives the deltas that came since the last call.
 func (r *request) take() []Delta {
 	r.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"math"
 	"runtime"
 	"strings"
+	"time"
 )
 
 // resolve fills in the defaults that do not depend on the checkpoint, and checks every field.
@@ -42,6 +43,15 @@ func (c Config) resolve() (Config, error) {
 	}
 	if c.KVCacheBytes < 0 {
 		return c, &ParamError{"KVCacheBytes", c.KVCacheBytes, "≥ 0"}
+	}
+	if c.StartTimeout < 0 {
+		return c, &ParamError{"StartTimeout", c.StartTimeout, "> 0, or 0 for the default"}
+	}
+	if c.StartTimeout == 0 {
+		c.StartTimeout = 10 * time.Minute // vLLM's VLLM_ENGINE_READY_TIMEOUT_S
+	}
+	if c.StepTimeout < 0 {
+		return c, &ParamError{"StepTimeout", c.StepTimeout, "> 0, or 0 for no bound"}
 	}
 	for i, f := range c.Faults {
 		if err := f.check(i); err != nil {

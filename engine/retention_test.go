@@ -51,7 +51,7 @@ func TestNothingKeepsAnEngine(t *testing.T) {
 		{"requests in flight at the shutdown", nil, func(t *testing.T, e *Engine, k *kept) {
 			r := req
 			r.Sampling.MaxTokens = 1000
-			rs, err := e.c.start(t.Context(), []Request{r, r}, false)
+			rs, err := e.b.(*core).start(t.Context(), []Request{r, r}, false)
 			require.NoError(t, err)
 			require.NoError(t, e.Shutdown(t.Context()))
 			for _, r := range rs {
@@ -81,7 +81,7 @@ func TestNothingKeepsAnEngine(t *testing.T) {
 			held, released := lifeOf(t, tc.faults, use, &k)
 			require.Eventually(t, func() bool { runtime.GC(); return len(released()) == 0 }, 5*time.Second, time.Millisecond, "the runner and the parts, with the handle held")
 			runtime.KeepAlive(held[0])
-			handle, parts := weak.Make(held[0]), weak.Make(held[0].c)
+			handle, parts := weak.Make(held[0]), weak.Make(held[0].b.(*core))
 			held[0] = nil
 			require.Eventually(t, func() bool { runtime.GC(); return handle.Value() == nil && parts.Value() == nil }, 5*time.Second, time.Millisecond)
 			runtime.KeepAlive(&k)
@@ -94,7 +94,7 @@ func lifeOf(t *testing.T, faults []Fault, use func(*testing.T, *Engine, *kept), 
 	e, err := Open(t.Context(), Config{Model: tinyLlama, Logger: quiet, Faults: faults})
 	require.NoError(t, err)
 	require.Len(t, e.Parts(), 3)
-	runner, sched, cache := weak.Make(e.c.runner.(*modelrunner.CPU)), weak.Make(e.c.sched), weak.Make(e.c.cache)
+	runner, sched, cache := weak.Make(e.b.(*core).runner.(*modelrunner.CPU)), weak.Make(e.b.(*core).sched), weak.Make(e.b.(*core).cache)
 	use(t, e, k)
 	require.NoError(t, e.Shutdown(t.Context()))
 	return []*Engine{e}, func() (names []string) {
@@ -119,8 +119,8 @@ func TestPlantedRetentionIsSeen(t *testing.T) {
 		error
 		runner modelrunner.Runner
 	}
-	planted := holder{errors.New("x"), e.c.runner}
-	runner := weak.Make(e.c.runner.(*modelrunner.CPU))
+	planted := holder{errors.New("x"), e.b.(*core).runner}
+	runner := weak.Make(e.b.(*core).runner.(*modelrunner.CPU))
 	require.NoError(t, e.Shutdown(t.Context()))
 	for range 5 {
 		runtime.GC()
@@ -133,7 +133,7 @@ func TestPlantedRetentionIsSeen(t *testing.T) {
 func TestFinishedRequestsAreNotKept(t *testing.T) {
 	e := openTiny(t, Config{})
 	run := func() weak.Pointer[request] {
-		rs, err := e.c.start(t.Context(), []Request{{PromptTokenIDs: ids(40, 0), Sampling: SamplingParams{MaxTokens: 3}}}, false)
+		rs, err := e.b.(*core).start(t.Context(), []Request{{PromptTokenIDs: ids(40, 0), Sampling: SamplingParams{MaxTokens: 3}}}, false)
 		require.NoError(t, err)
 		<-rs[0].done
 		return weak.Make(rs[0])

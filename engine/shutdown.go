@@ -13,15 +13,27 @@ import (
 )
 
 // Shutdown ends the engine: running requests end with FinishAbort, their callers get [ErrStopped], and everything that the engine holds is given
-// back, whatever fails on the way. It works in every state, and every call gives the same result.
+// back, whatever fails on the way. It works in every state, and every call gives the same result. To let running requests finish, call
+// [Engine.Drain] before. An engine that is still loading is ended by the context of Open.
 //
 // Errors: what a release step said, and [*LeakError] when device memory is left. When ctx ends first, [*ShutdownTimeoutError] names what is still
-// running; the shutdown goes on, and another call waits for it again.
+// running; the shutdown goes on, and another call waits for it again. The core of a [ChildProcess] engine is killed instead, within the context:
+// then the error is [ErrKilled], with what it was doing.
 func (e *Engine) Shutdown(ctx context.Context) error {
-	c := e.c
+	err := e.b.shutdown(ctx)
+	var late *ShutdownTimeoutError
+	if !errors.As(err, &late) {
+		e.dropped.Stop()
+	}
+	runtime.KeepAlive(e)
+	return err
+}
+
+func (c *core) shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	if c.state.to(ShuttingDown) {
 		c.faults.hangUntil(ctx)
+		c.ordered = time.Now()
 	}
 	c.mu.Unlock()
 	c.end()
@@ -34,8 +46,6 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 			return c.late(ctx.Err())
 		}
 	}
-	e.dropped.Stop()
-	runtime.KeepAlive(e)
 	return c.result
 }
 
@@ -56,15 +66,21 @@ func (c *core) doing() string {
 // release ends all requests, gives everything back, and checks that nothing is left. It runs last in the loop, or in an Open that failed.
 func (c *core) release() {
 	c.mu.Lock()
-	c.state.to(ShuttingDown)
+	if c.state.to(ShuttingDown) { // an Open that failed
+		c.ordered = time.Now()
+	}
+	live := len(c.requests)
 	c.mu.Unlock()
 	c.end()
 	c.endAll(FinishAbort, ErrStopped)
+	c.phaseOver("abort", c.ordered, fmt.Sprintf("%d requests ended", live))
 	c.enter("release of the model runner")
+	held, began := c.ledger.Bytes(), time.Now()
 	err := c.closeRunner()
 	if left := c.ledger.Holdings(); len(left) > 0 {
 		err = errors.Join(err, &LeakError{Holdings: left})
 	}
+	c.phaseOver("release", began, fmt.Sprintf("%s of %s given back", ledger.FormatBytes(held-c.ledger.Bytes()), ledger.FormatBytes(held)))
 	c.mu.Lock()
 	c.runner, c.sched, c.cache, c.tok, c.limits.tok, c.counts = nil, nil, nil, nil, nil, Stats{}
 	c.result = err
@@ -72,6 +88,12 @@ func (c *core) release() {
 	c.mu.Unlock()
 	c.faults.hangUntil(c.life) // the caller's context is not ours to keep
 	close(c.stopped)
+}
+
+func (c *core) phaseOver(name string, began time.Time, detail string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.report.add(name, began, detail)
 }
 
 func (c *core) closeRunner() (err error) {

@@ -61,6 +61,8 @@ func (s State) refusal(cause error) error {
 		return nil
 	case s == Sleeping:
 		return ErrSleeping
+	case s == Draining:
+		return ErrDraining
 	case s == Stopped:
 		return ErrStopped
 	}

@@ -1,0 +1,137 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/enginetest/enginetest/internal/tokenizer"
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// backend does an Engine's work: a core in this process, or the link to one in a child process. It never refers to the Engine, so that a handle
+// that was dropped can be noticed. What the methods promise is said at those of Engine.
+type backend interface {
+	start(ctx context.Context, reqs []Request, stream bool) ([]*request, error)
+	abort(rs ...*request)
+	abortID(id string) bool
+	resetPrefixCache(ctx context.Context) error
+	encode(text string) ([]int32, error)
+	decode(ids []int32) (string, error)
+
+	drain(ctx context.Context) error
+	shutdown(ctx context.Context) error
+	shutdownReport() ShutdownReport
+	over() <-chan struct{}
+	err() error
+
+	config() Config
+	counters() Stats
+	holdings() []ledger.Holding
+	faultReports() []FaultReport
+	parts() map[string]any
+	pids() []int
+	reportDropped()
+}
+
+var _ backend = (*core)(nil)
+
+func (c *core) config() Config              { return c.cfg }
+func (c *core) holdings() []ledger.Holding  { return c.ledger.Holdings() }
+func (c *core) faultReports() []FaultReport { return c.faults.report() }
+func (c *core) over() <-chan struct{}       { return c.done }
+func (c *core) pids() []int                 { return nil }
+
+func (c *core) counters() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.stats
+	s.State = c.state
+	return s
+}
+
+func (c *core) err() error {
+	select {
+	case <-c.done:
+	default:
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.refusal(c.cause)
+}
+
+func (c *core) parts() map[string]any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	parts := map[string]any{}
+	if c.runner != nil {
+		parts["model runner"] = c.runner
+		parts["scheduler"] = c.sched
+		parts["kv cache"] = c.cache
+	}
+	return parts
+}
+
+func (c *core) abortID(id string) bool {
+	c.mu.Lock()
+	r := c.requests[id]
+	c.mu.Unlock()
+	if r == nil {
+		return false
+	}
+	c.abort(r)
+	return true
+}
+
+func (c *core) resetPrefixCache(ctx context.Context) error {
+	result := make(chan error, 1)
+	c.mu.Lock()
+	if err := c.state.refusal(c.cause); err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	c.post(func() {
+		err := c.cache.Reset()
+		if err != nil {
+			err = fmt.Errorf("%w: %w", ErrBlocksInUse, err)
+		}
+		c.answers = append(c.answers, func() { result <- err })
+	})
+	c.mu.Unlock()
+	select {
+	case err := <-result:
+		return err
+	case <-c.done:
+		return c.err()
+	case <-ctx.Done():
+		return fmt.Errorf("engine: prefix cache not reset: the engine is still in %s: %w", c.doing(), ctx.Err())
+	}
+}
+
+func (c *core) encode(text string) ([]int32, error) {
+	tok, err := c.tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	return tok.Encode(text, true), nil
+}
+
+func (c *core) decode(ids []int32) (string, error) {
+	tok, err := c.tokenizer()
+	if err != nil {
+		return "", err
+	}
+	return tok.Decode(ids, true), nil
+}
+
+func (c *core) tokenizer() (*tokenizer.Tokenizer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tok == nil && c.state != Stopped {
+		return nil, ErrNoTokenizer
+	}
+	if c.tok == nil {
+		return nil, c.state.refusal(c.cause)
+	}
+	return c.tok, nil
+}
