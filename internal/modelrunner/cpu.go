@@ -41,6 +41,8 @@ type CPU struct {
 	alloc   *cpu.Allocator
 	pool    *cpu.Pool
 	parts   []part // in the order they were acquired
+	files   *files // the checkpoint; nil while it is closed
+	source  source
 
 	rope     ropeTable
 	work     workspace
@@ -55,9 +57,15 @@ type part struct {
 	owner   string
 	bytes   int64
 	release func() error
+	file    bool // the checkpoint's files
+	stale   bool // would not go
 }
 
-var _ Runner = (*CPU)(nil)
+var (
+	_ Runner   = (*CPU)(nil)
+	_ Sleeper  = (*CPU)(nil)
+	_ KVCopier = (*CPU)(nil)
+)
 
 // NewCPU makes a runner of an open checkpoint, which is the runner's from then on: it is closed with it, and when NewCPU fails. Every tensor of
 // the architecture is found and checked (*checkpoint.Error) before any memory is taken.
@@ -85,20 +93,34 @@ func NewCPU(ckpt *checkpoint.Checkpoint, o Options) (_ *CPU, err error) {
 
 func (r *CPU) open(ckpt *checkpoint.Checkpoint) error {
 	r.adopt(ckpt)
-	if err := call(r.options.Hooks.Load); err != nil {
+	var err error
+	if r.source, err = sourceOf(ckpt); err != nil {
 		return err
 	}
-	m, vectors, err := bind(ckpt)
-	if err != nil {
-		return err
-	}
-	r.model = m
-	if r.pool, err = cpu.NewPool(r.options.Threads); err != nil {
+	if err := r.load(); err != nil {
 		return err
 	}
 	r.samplers = make(chan *sample.Sampler, r.pool.Threads())
 	for range r.pool.Threads() {
 		r.samplers <- &sample.Sampler{}
+	}
+	return nil
+}
+
+// load binds the weights of the open checkpoint, and allocates everything but the KV cache.
+func (r *CPU) load() error {
+	if err := call(r.options.Hooks.Load); err != nil {
+		return err
+	}
+	m, vectors, err := bind(r.files.ckpt)
+	if err != nil {
+		return err
+	}
+	r.model = m
+	if r.pool == nil {
+		if r.pool, err = cpu.NewPool(r.options.Threads); err != nil {
+			return err
+		}
 	}
 	return r.takeMemory(vectors)
 }
@@ -117,33 +139,13 @@ func call(hook func() error) error {
 	return hook()
 }
 
-// adopt enters the checkpoint's mapped files in the ledger.
-func (r *CPU) adopt(ckpt *checkpoint.Checkpoint) {
-	p := part{owner: "weights"}
-	var ids []ledger.ID
-	for _, m := range ckpt.Mappings() {
-		p.bytes += m.Bytes
-		ids = append(ids, r.alloc.Ledger().Add(ledger.Holding{
-			Owner: p.owner, Kind: "file", Device: r.alloc.Device(), Bytes: m.Bytes, Addr: m.Addr,
-		}))
-	}
-	p.release = func() error {
-		err := ckpt.Close()
-		for _, id := range ids {
-			err = errors.Join(err, r.alloc.Ledger().Remove(id))
-		}
-		return err
-	}
-	r.parts = append(r.parts, p)
-}
-
 // floats takes so many float32 for an owner until Close.
 func (r *CPU) floats(owner string, n int) ([]float32, error) {
 	b, err := r.alloc.Alloc(owner, 4*int64(n))
 	if err != nil {
 		return nil, err
 	}
-	r.parts = append(r.parts, part{owner, 4 * int64(n), b.Free})
+	r.parts = append(r.parts, part{owner: owner, bytes: 4 * int64(n), release: b.Free})
 	return b.Float32s(), nil
 }
 
@@ -187,6 +189,9 @@ func (r *CPU) AllocateKV(blocks int) error {
 	if perBlock := r.KVBytesPerBlock(); blocks <= 0 || int64(blocks) > math.MaxInt32/int64(r.options.BlockSize) || int64(blocks) > math.MaxInt/perBlock {
 		return fmt.Errorf("modelrunner: AllocateKV(%d): want a number of blocks above 0 whose slots fit in an int32", blocks)
 	}
+	if err := r.releaseStale(); err != nil {
+		return err
+	}
 	memory, err := r.floats("kv_cache", int(r.KVBytesPerBlock()/4)*blocks)
 	if err != nil {
 		return err
@@ -209,20 +214,31 @@ func (r *CPU) Holdings() []ledger.Holding {
 // Close implements [Runner]: it releases every part, the last acquired first, whatever fails. What would not go is in the error, stays in
 // the ledger, and is tried again by another Close.
 func (r *CPU) Close() error {
-	var errs []error
-	var left []part
-	for i := len(r.parts) - 1; i >= 0; i-- {
-		p := r.parts[i]
-		if err := r.release(p); err != nil {
-			errs = append(errs, fmt.Errorf("modelrunner: releasing %s (%s): %w", p.owner, ledger.FormatBytes(p.bytes), err))
-			left = append([]part{p}, left...)
-		}
-	}
-	r.parts = left
+	err := r.releaseParts(func(part) bool { return true })
 	r.kv, r.blocks, r.work, r.rope = nil, 0, workspace{}, ropeTable{}
 	if r.pool != nil {
 		r.pool.Close()
 	}
+	return err
+}
+
+// releaseParts releases the parts of a kind, the last acquired first, whatever fails.
+func (r *CPU) releaseParts(which func(part) bool) error {
+	var errs []error
+	var left []part
+	for _, p := range slices.Backward(r.parts) {
+		if which(p) {
+			err := r.release(p)
+			if err == nil {
+				continue
+			}
+			errs = append(errs, fmt.Errorf("modelrunner: releasing %s (%s): %w", p.owner, ledger.FormatBytes(p.bytes), err))
+			p.stale = true
+		}
+		left = append(left, p)
+	}
+	slices.Reverse(left)
+	r.parts = left
 	return errors.Join(errs...)
 }
 

@@ -123,6 +123,8 @@ func (r *CPU) results(b *Batch) ([]SeqResult, error) {
 func (r *CPU) check(b *Batch) error {
 	n, size := len(b.Tokens), r.options.BlockSize
 	switch {
+	case r.work.x == nil && len(r.parts) > 0:
+		return fmt.Errorf("the weights are asleep: WakeWeights comes before Execute")
 	case r.kv == nil:
 		return fmt.Errorf("there is no KV cache: AllocateKV comes before, Close after Execute")
 	case n > r.work.tokens:

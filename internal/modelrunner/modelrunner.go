@@ -42,7 +42,7 @@ type Runner interface {
 	KVBytesPerBlock() int64
 	// FreeMemory is what the device could still give to the KV cache, and its total, in bytes.
 	FreeMemory() (free, total int64, err error)
-	// AllocateKV makes a KV cache of so many blocks. Once.
+	// AllocateKV makes a KV cache of so many blocks. Once, and again after Sleep.
 	AllocateKV(blocks int) error
 	// Execute runs one step. An error is the engine's death; what concerns one sequence alone is in its SeqResult.
 	Execute(*Batch) ([]SeqResult, error)
@@ -50,4 +50,20 @@ type Runner interface {
 	Holdings() []ledger.Holding
 	// Close gives everything back. It can be called once on any Runner, half-built too, and reports what would not go.
 	Close() error
+}
+
+// Sleeper is a Runner that can give its device memory back for a while. Between Sleep and the calls that undo it, Execute is an error.
+type Sleeper interface {
+	// Sleep frees the device memory, all of it; with keep the weights stay on the host. Again is nothing, or the step from kept weights to none.
+	// Memory that would not go is in the error, stays in the ledger, and the calls that undo Sleep try once more before anything else.
+	Sleep(keep bool) error
+	// WakeWeights takes back all but the KV cache, which AllocateKV does, in any order. When it fails, it has taken nothing: it can be called again.
+	WakeWeights() error
+}
+
+// KVCopier is a Runner whose KV blocks can be copied to host memory and back, KVBytesPerBlock each. Both calls return when the copy is done,
+// and may run beside Execute, in other goroutines, as long as no step writes the block that is read, or touches the one that is written.
+type KVCopier interface {
+	ReadKV(block int32, dst []byte) error
+	WriteKV(block int32, src []byte) error
 }
