@@ -231,6 +231,9 @@ func (d *Dump) record(c *cursor, tag uint64) bool {
 		c.bytes()
 		d.Version = string(c.bytes())
 		c.uint()
+		if d.HeapHi < d.HeapLo || d.HeapHi >= 1<<48 {
+			panic("heap bounds")
+		}
 		d.arenas = make([]*arena, (d.HeapHi-d.HeapLo)>>arenaShift+1)
 	case 7, 11:
 		d.Finalizers = append(d.Finalizers, Finalizer{c.uint(), c.uint(), c.uint(), c.uint(), c.uint(), tag == 11})

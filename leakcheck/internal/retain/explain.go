@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -115,6 +116,7 @@ func withDump(o Options, f func(x *explainer)) (err error) {
 	if o.Names == nil {
 		o.Names = symbols.Load()
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the index is garbage right after; collecting meanwhile would double the time
 	d, err := heapdump.Take()
 	if err != nil {
 		return err
