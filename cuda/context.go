@@ -35,8 +35,17 @@ func threadOwner(tid uintptr) string {
 	return s
 }
 
-// retain takes the primary context and makes it current.
+// retain takes the primary context and enters it into the ledger.
 func (w *Worker) retain() error {
+	if err := w.current(); err != nil {
+		return err
+	}
+	w.contextID = w.ledger.Add(ledger.Holding{Owner: w.name, Kind: KindContext, Device: w.dev.UUID, Addr: w.ctx.Load(), Stack: w.stack()})
+	return nil
+}
+
+// current takes the primary context and makes it current on this thread.
+func (w *Worker) current() error {
 	process.Lock()
 	defer process.Unlock()
 	if err := w.call(&w.d.fn.primaryRetain, w.result(0), uintptr(w.dev.handle)); err != nil {
@@ -50,7 +59,6 @@ func (w *Worker) retain() error {
 		process.contexts = map[contextKey]int{}
 	}
 	process.contexts[w.key()]++
-	w.contextID = w.ledger.Add(ledger.Holding{Owner: w.name, Kind: KindContext, Device: w.dev.UUID, Addr: w.ctx.Load(), Stack: w.stack()})
 	return nil
 }
 
@@ -59,47 +67,38 @@ func (w *Worker) key() contextKey { return contextKey{w.d.lib, w.dev.Ordinal} }
 // Close ends the worker: what is still live is freed before the context ends, because stream-ordered and VMM memory would outlive it; then
 // the primary context is released and, by the last worker on the device, reset (which also ends other libraries' use of it in this process),
 // and the driver is asked whether it is really gone. What had to be freed, or could not be, is a [LeakError]. When the thread does not come
-// back before ctx ends, a [HangError]. Later calls of Close return the first one's error.
+// back before ctx ends, a [HangError], and Close can be called again. Once closed, every call of Close returns the same error.
 func (w *Worker) Close(ctx context.Context) error {
 	if w.onThread() {
 		return &MisuseError{"Close", ErrWrongThread, w.name + " cannot be closed on its own thread: call Close outside Do"}
 	}
-	err := errors.New("closing")
-	first := false
 	w.closing.Do(func() {
-		first = true
-		j := &job{last: true, done: make(chan struct{})}
-		j.run = func() error { w.closeErr = w.teardown(); return nil }
-		err = w.submit(ctx, "Close", j)
+		go func() { w.jobs <- &job{run: w.teardown, last: true, done: make(chan struct{})} }() // waits behind what the thread is doing
 	})
-	if !first {
-		select {
-		case <-w.end:
-		case <-ctx.Done():
-			return w.hang(ctx, "Close")
-		}
-	} else if err != nil {
-		return err
+	select {
+	case <-w.end:
+		return w.closeErr
+	case <-ctx.Done():
+		return w.hang(ctx, "Close")
 	}
-	<-w.end
-	return w.closeErr
 }
 
 // teardown frees, releases, resets and checks, each step whatever became of the others.
 func (w *Worker) teardown() error {
 	leak := &LeakError{Worker: w.name}
-	w.freeAll(leak)
+	if w.dead.Load() == nil {
+		w.freeAll(leak)
+	}
 	err := w.endContext()
-	for _, r := range w.remaining() { // a dead context's: its end frees what does not outlive it
-		switch {
-		case r.outlives || err != nil:
+	if err == nil && w.dead.Load() != nil {
+		err = w.salvage(leak)
+	}
+	for _, r := range w.remaining() {
+		if r.outlives || err != nil {
 			leak.Kept = append(leak.Kept, r.holding)
 			continue
-		case !r.freed.Load():
-			leak.Freed = append(leak.Freed, r.holding)
 		}
-		r.freed.Store(true)
-		r.forget()
+		r.end(leak)
 	}
 	if err == nil {
 		_ = w.ledger.Remove(w.contextID) // entered by retain, removed nowhere else
@@ -115,6 +114,28 @@ func (w *Worker) teardown() error {
 	return leak
 }
 
+// salvage frees what outlives a dead context: stream-ordered memory from a context made for it (measured: cuMemFree in the next context works),
+// which is ended again.
+func (w *Worker) salvage(leak *LeakError) error {
+	if !slices.ContainsFunc(w.remaining(), func(r *resource) bool { return r.outlives }) {
+		return nil
+	}
+	if err := w.current(); err != nil {
+		leak.Errs = append(leak.Errs, err)
+		return nil
+	}
+	w.freeEach(leak, func(r *resource) bool { return r.outlives })
+	return w.endContext()
+}
+
+// end strikes r out once the driver has it back; it is a leak unless its owner had freed it.
+func (r *resource) end(leak *LeakError) {
+	if !r.freed.Swap(true) {
+		leak.Freed = append(leak.Freed, r.holding)
+	}
+	r.forget()
+}
+
 // remaining lists live resources, those that use others first: the latest first.
 func (w *Worker) remaining() []*resource {
 	rs := make([]*resource, 0, len(w.live))
@@ -125,33 +146,31 @@ func (w *Worker) remaining() []*resource {
 	return rs
 }
 
-// freeAll gives back what owners left, and trims the device's pool. On a dead context only what outlives it is tried.
+// freeAll gives back what owners left, and trims the device's pool.
 func (w *Worker) freeAll(leak *LeakError) {
-	alive := w.dead.Load() == nil
-	if alive && len(w.live) > 0 {
+	if len(w.live) > 0 { // work may still use it
 		if err := w.call(&w.d.fn.ctxSynchronize); err != nil {
 			leak.Errs = append(leak.Errs, err)
-			alive = w.dead.Load() == nil
 		}
 	}
+	w.freeEach(leak, func(*resource) bool { return w.dead.Load() == nil })
+	if w.dead.Load() == nil && w.dev.MemoryPools {
+		if err := w.trimDevicePool(); err != nil {
+			leak.Errs = append(leak.Errs, err)
+		}
+	}
+}
+
+func (w *Worker) freeEach(leak *LeakError, wanted func(*resource) bool) {
 	for _, r := range w.remaining() {
-		if !alive && !r.outlives {
+		if !wanted(r) {
 			continue
 		}
 		if err := r.release(); err != nil {
 			leak.Errs = append(leak.Errs, fmt.Errorf("%s: %w", r, err))
 			continue
 		}
-		if !r.freed.Load() {
-			leak.Freed = append(leak.Freed, r.holding)
-			r.freed.Store(true)
-		}
-		r.forget()
-	}
-	if alive && w.dev.MemoryPools {
-		if err := w.trimDevicePool(); err != nil {
-			leak.Errs = append(leak.Errs, err)
-		}
+		r.end(leak)
 	}
 }
 
@@ -174,8 +193,11 @@ func (w *Worker) endContext() error {
 		return errors.Join(err, e)
 	}
 	if int32(w.out[1]) != 0 {
-		err = errors.Join(err, fmt.Errorf("cuda: the primary context of %s is still active after release and reset: "+
+		return errors.Join(err, fmt.Errorf("cuda: the primary context of %s is still active after release and reset: "+
 			"something else in this process keeps using it", w.dev))
+	}
+	if w.dead.Load() != nil { // its calls may repeat what killed it; what counts is that it is gone
+		return nil
 	}
 	return err
 }

@@ -187,8 +187,8 @@ func (e *HangError) Error() string {
 
 func (e *HangError) Unwrap() error { return e.Err }
 
-// LeakError is what Close found still allocated. All of Freed has been given back by Close; Kept could not be: it outlives the context and
-// stays in the ledger.
+// LeakError is what Close found still allocated. All of Freed has been given back by Close; Kept could not be and stays in
+// the ledger.
 type LeakError struct {
 	Worker string
 	Freed  []ledger.Holding
@@ -198,17 +198,21 @@ type LeakError struct {
 
 func (e *LeakError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "cuda: %s was closed with %d allocations still live:", e.Worker, len(e.Freed)+len(e.Kept))
+	n, allocations := len(e.Freed)+len(e.Kept), "allocations"
+	if n == 1 {
+		allocations = "allocation"
+	}
+	fmt.Fprintf(&b, "cuda: %s was closed with %d %s still live", e.Worker, n, allocations)
 	if len(e.Freed) > 0 {
-		fmt.Fprintf(&b, "\n  freed now, because their owners did not:\n%s", ledger.Format(e.Freed))
+		fmt.Fprintf(&b, "\n  freed now, because the owner did not:\n%s", strings.TrimRight(ledger.Format(e.Freed), "\n"))
 	}
 	if len(e.Kept) > 0 {
-		fmt.Fprintf(&b, "\n  not freed, they outlive the context until the process ends:\n%s", ledger.Format(e.Kept))
+		fmt.Fprintf(&b, "\n  not freed, on the device until the process ends:\n%s", strings.TrimRight(ledger.Format(e.Kept), "\n"))
 	}
 	for _, err := range e.Errs {
-		fmt.Fprintf(&b, "\n  %v", err)
+		fmt.Fprintf(&b, "\n  because: %s", strings.ReplaceAll(inner(err), "\n", "\n    and: "))
 	}
-	return strings.TrimRight(b.String(), "\n")
+	return b.String()
 }
 
 func (e *LeakError) Unwrap() []error { return e.Errs }

@@ -53,6 +53,9 @@ func (w *Worker) asyncMemory(owner string, size int64, s *Stream) *Memory {
 	m := &Memory{ptr: DevicePtr(w.out[0]), size: size}
 	m.outlives = true
 	w.add(&m.resource, KindAsync, owner, size, uintptr(m.ptr), func() error {
+		if w.dead.Load() != nil { // from a context after the dead one: its streams are gone
+			return w.call(&w.d.fn.memFree, uintptr(m.ptr))
+		}
 		var stream uintptr
 		if s != nil && !s.freed.Load() { // a stream that is gone has no work left: the default stream will do
 			stream = s.handle

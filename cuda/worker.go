@@ -116,6 +116,7 @@ func (w *Worker) loop(begin func() error, started chan<- error) {
 	for j := range w.jobs {
 		w.run(j)
 		if j.last {
+			w.closeErr = j.err
 			close(w.end)
 			return
 		}

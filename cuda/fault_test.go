@@ -1,0 +1,327 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/enginetest/enginetest/cuda/cudatest"
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// What a GPU cannot be made to do on demand: on the stub only.
+
+func TestWhyThereIsNoDriver(t *testing.T) {
+	err := Available(Library("/nonexistent/libcuda.so.1"))
+	require.ErrorIs(t, err, ErrNoDriver)
+	require.Contains(t, err.Error(), "/nonexistent/libcuda.so.1")
+	t.Log(err)
+
+	t.Setenv("ENGINETEST_LIBCUDA", "/elsewhere/libcuda.so.1")
+	_, err = Open()
+	require.ErrorIs(t, err, ErrNoDriver)
+	require.Contains(t, err.Error(), "/elsewhere/libcuda.so.1")
+
+	stub := cudatest.New(t, 1, 1<<20)
+	old := oldLibrary(t)
+	_, err = Open(Library(old))
+	require.ErrorIs(t, err, ErrNoDriver)
+	require.Contains(t, err.Error(), "it lacks cuDriverGetVersion, cuDeviceGetCount")
+	t.Log(err)
+
+	t.Setenv("ENGINETEST_LIBCUDA", stub.Path)
+	require.NoError(t, Available())
+	for _, code := range []Code{ErrSystemMismatch, ErrUnknown, 34} {
+		stub.Fail("cuInit", 1, int(code))
+		err = Available()
+		require.ErrorIs(t, err, code)
+		require.NotErrorIs(t, err, ErrNoDriver)
+		t.Log(err)
+	}
+
+	t.Setenv("CUDA_VISIBLE_DEVICES", "")
+	cudatest.New(t, 0, 0)
+	err = Available()
+	require.ErrorIs(t, err, ErrNoDevice)
+	require.Contains(t, err.Error(), `CUDA_VISIBLE_DEVICES=""`)
+	t.Log(err)
+}
+
+// oldLibrary builds a libcuda that has three functions.
+func oldLibrary(t *testing.T) string {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip(cudatest.ErrNoCompiler)
+	}
+	src, out := filepath.Join(t.TempDir(), "old.c"), filepath.Join(t.TempDir(), "old.so")
+	require.NoError(t, os.WriteFile(src, []byte("int cuGetErrorName(void){return 1;} int cuGetErrorString(void){return 1;} int cuInit(void){return 0;}"), 0o600))
+	b, err := exec.Command(cc, "-shared", "-fPIC", "-o", out, src).CombinedOutput()
+	require.NoError(t, err, string(b))
+	return out
+}
+
+// Every step of opening a worker that fails leaves no context behind.
+func TestNoContext(t *testing.T) {
+	for call, code := range map[string]Code{"cuDevicePrimaryCtxRetain": ErrOutOfMemory, "cuCtxSetCurrent": ErrUnknown} {
+		r := stubRig(t, 1, 1<<20)
+		v, err := r.d.Device("0")
+		require.NoError(t, err)
+		r.stub.Fail(call, 1, int(code))
+		l := ledger.New(false)
+		_, err = NewWorker(v, Config{Name: "rank 3", Ledger: l})
+		require.ErrorIs(t, err, code, call)
+		require.Contains(t, err.Error(), "rank 3")
+		t.Log(err)
+		require.False(t, r.stub.Active(0), call)
+		require.Empty(t, l.Holdings())
+		require.NoError(t, closeSoon(r.worker(t, 0)), "the next one works")
+	}
+}
+
+// Each driver call that takes something is made to fail; what the step before it took is given back, and the ledger and the driver agree.
+func TestHalfBuiltThingsAreTakenDown(t *testing.T) {
+	build := map[string]func(w *Worker) error{
+		"cuMemAlloc_v2":                 func(w *Worker) error { _, err := w.Alloc("x", 10); return err },
+		"cuMemAllocAsync":               func(w *Worker) error { _, err := w.AllocAsync("x", 10, nil); return err },
+		"cuMemPoolCreate":               func(w *Worker) error { _, err := w.NewPool("x"); return err },
+		"cuMemGetAllocationGranularity": func(w *Worker) error { _, err := w.AllocVMM("x", 10); return err },
+		"cuMemAddressReserve":           func(w *Worker) error { _, err := w.AllocVMM("x", 10); return err },
+		"cuMemCreate":                   func(w *Worker) error { _, err := w.AllocVMM("x", 10); return err },
+		"cuMemMap":                      func(w *Worker) error { _, err := w.AllocVMM("x", 10); return err },
+		"cuMemSetAccess":                func(w *Worker) error { _, err := w.AllocVMM("x", 10); return err },
+		"cuMemHostAlloc":                func(w *Worker) error { _, err := w.AllocPinned("x", 10); return err },
+		"cuMemHostGetDevicePointer_v2":  func(w *Worker) error { _, err := w.AllocPinned("x", 10); return err },
+		"cuMemHostRegister_v2":          func(w *Worker) error { _, err := w.Register("x", make([]byte, 10)); return err },
+		"cuStreamCreateWithPriority":    func(w *Worker) error { _, err := w.NewStream("x"); return err },
+		"cuEventCreate":                 func(w *Worker) error { _, err := w.NewEvent("x"); return err },
+		"cuModuleLoadDataEx":            func(w *Worker) error { _, err := w.LoadModule("x", "x", []byte(testPTX)); return err },
+	}
+	r := stubRig(t, 1, 8<<20)
+	w := r.worker(t, 0)
+	for call, f := range build {
+		do(t, w, func() {
+			r.stub.Fail(call, 1, int(ErrOutOfMemory))
+			require.ErrorIs(t, f(w), ErrOutOfMemory, call)
+			require.Zero(t, r.stub.Objects(0), call)
+			require.Zero(t, r.stub.Used(0), call)
+			require.Empty(t, w.live, call)
+			require.NoError(t, w.Err(), call)
+		})
+	}
+}
+
+// A wake that finds no memory leaves the memory asleep, and can be tried again.
+func TestMapThatFailsCanBeTriedAgain(t *testing.T) {
+	r := stubRig(t, 1, 8<<20)
+	w := r.worker(t, 0)
+	do(t, w, func() {
+		m, err := w.AllocVMM("weights", 4<<20)
+		require.NoError(t, err)
+		require.NoError(t, m.Unmap())
+		for _, call := range []string{"cuMemCreate", "cuMemMap", "cuMemSetAccess"} {
+			r.stub.Fail(call, 1, int(ErrOutOfMemory))
+			require.ErrorIs(t, m.Map(), ErrOutOfMemory, call)
+			require.False(t, m.Mapped())
+			require.Zero(t, r.stub.Used(0), call)
+			require.Zero(t, w.Ledger().Bytes())
+		}
+		require.NoError(t, m.Map())
+		require.NoError(t, m.Free())
+	})
+}
+
+// A free that fails leaves the memory with its owner: it can be tried again, and Close says so.
+func TestFreeThatFails(t *testing.T) {
+	r := stubRig(t, 1, 8<<20)
+	w := r.worker(t, 0)
+	do(t, w, func() {
+		m, err := w.Alloc("x", 1<<20)
+		require.NoError(t, err)
+		r.stub.Fail("cuMemFree_v2", 1, int(ErrInvalidValue))
+		require.ErrorIs(t, m.Free(), ErrInvalidValue)
+		require.Len(t, w.live, 1)
+		require.NoError(t, m.Free(), "tried again")
+
+		_, err = w.AllocAsync("stuck", 1<<20, nil)
+		require.NoError(t, err)
+	})
+	r.stub.Fail("cuMemFreeAsync", 1, int(ErrInvalidValue))
+	err := closeSoon(w)
+	var e *LeakError
+	require.ErrorAs(t, err, &e)
+	t.Log(err)
+	require.Empty(t, e.Freed)
+	require.Len(t, e.Kept, 1)
+	require.Equal(t, "stuck", e.Kept[0].Owner)
+	require.ErrorIs(t, err, ErrInvalidValue)
+	require.Equal(t, e.Kept, w.Holdings(), "it stays in the ledger, as it stays on the device")
+	require.EqualValues(t, 1<<20, r.stub.Used(0))
+	require.False(t, r.stub.Active(0))
+}
+
+func TestStickyErrorKillsTheContext(t *testing.T) {
+	r := stubRig(t, 1, 8<<20)
+	w := r.worker(t, 0)
+	var m, async *Memory
+	do(t, w, func() {
+		var err error
+		m, err = w.Alloc("weights", 1<<20)
+		require.NoError(t, err)
+		async, err = w.AllocAsync("workspace", 1<<20, nil)
+		require.NoError(t, err)
+		_, err = w.Alloc("forgotten", 1<<10)
+		require.NoError(t, err)
+		mod, err := w.LoadModule("kernels", "test.ptx", []byte(testPTX))
+		require.NoError(t, err)
+		crash, err := mod.Function("crash")
+		require.NoError(t, err)
+		require.NoError(t, crash.Launch(nil, Launch{}, nil), "a launch returns before its kernel runs")
+		err = w.Synchronize()
+		require.ErrorIs(t, err, ErrIllegalAddress)
+
+		before := r.calls()
+		for name, call := range map[string]func() error{
+			"alloc": func() error { _, err := w.Alloc("x", 1); return err }, "sync": w.Synchronize,
+			"copy": func() error { return m.CopyFrom(0, []byte{1}) }, "launch": func() error { return crash.Launch(nil, Launch{}, nil) },
+		} {
+			err := call()
+			var dead *DeadError
+			require.ErrorAs(t, err, &dead, name)
+			require.ErrorIs(t, err, ErrContextDead)
+			require.ErrorIs(t, err, ErrIllegalAddress)
+			t.Log(err)
+		}
+		require.NoError(t, m.Free(), "an owner does its duty; Close sees to the rest")
+		require.ErrorIs(t, m.Free(), ErrDoubleFree)
+		require.NoError(t, async.Free())
+		require.NoError(t, mod.Close())
+		require.Equal(t, before, r.calls(), "driver calls")
+	})
+	require.ErrorIs(t, w.Err(), ErrContextDead)
+	err := closeSoon(w)
+	t.Log(err)
+	var e *LeakError
+	require.ErrorAs(t, err, &e)
+	require.Len(t, e.Freed, 1)
+	require.Equal(t, "forgotten", e.Freed[0].Owner)
+	require.Empty(t, e.Kept, "stream-ordered memory outlives the context: it is freed from the next one")
+	require.Zero(t, r.stub.Used(0), "the driver agrees")
+	require.False(t, r.stub.Active(0))
+
+	again := r.worker(t, 0) // the device works again
+	do(t, again, func() { require.NoError(t, again.Synchronize()) })
+}
+
+// When no new context can be had, what outlives the dead one is reported as kept.
+func TestDeadContextWhoseMemoryCannotBeSaved(t *testing.T) {
+	r := stubRig(t, 1, 8<<20)
+	w := r.worker(t, 0)
+	do(t, w, func() {
+		_, err := w.AllocAsync("workspace", 1<<20, nil)
+		require.NoError(t, err)
+		r.stub.Fail("cuCtxSynchronize", 1, int(ErrLaunchFailed))
+		require.ErrorIs(t, w.Synchronize(), ErrLaunchFailed)
+	})
+	r.stub.Fail("cuDevicePrimaryCtxRetain", 1, int(ErrUnknown))
+	var e *LeakError
+	require.ErrorAs(t, closeSoon(w), &e)
+	t.Log(e)
+	require.Len(t, e.Kept, 1)
+	require.Equal(t, "workspace", e.Kept[0].Owner)
+	require.EqualValues(t, 1<<20, r.stub.Used(0), "the driver agrees")
+}
+
+func TestLostDevice(t *testing.T) {
+	r := stubRig(t, 2, 8<<20)
+	w, other := r.worker(t, 0), r.worker(t, 1)
+	do(t, w, func() {
+		_, err := w.Alloc("weights", 1<<20)
+		require.NoError(t, err)
+		r.stub.Lose(0)
+		require.ErrorIs(t, w.Synchronize(), ErrUnknown)
+	})
+	err := closeSoon(w)
+	t.Log(err)
+	var e *LeakError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "weights", e.Kept[0].Owner, "nobody can say that it is free")
+	require.NotEmpty(t, w.Holdings())
+	do(t, other, func() { require.NoError(t, other.Synchronize()) })
+}
+
+func TestHang(t *testing.T) {
+	r := stubRig(t, 1, 8<<20)
+	w := r.worker(t, 0)
+	r.stub.Fail("cuCtxSynchronize", 1, cudatest.Hang)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	defer cancel()
+	var h *HangError
+	require.ErrorAs(t, w.DoContext(ctx, w.Synchronize), &h)
+	require.Equal(t, "cuCtxSynchronize", h.Driver)
+	since, call := w.Busy()
+	require.Positive(t, since)
+	require.Equal(t, "cuCtxSynchronize", call)
+
+	err := w.Close(ctx)
+	require.ErrorAs(t, err, &h)
+	require.Contains(t, err.Error(), "in the driver's cuCtxSynchronize")
+	t.Log(err)
+	r.stub.Resume()
+	require.NoError(t, closeSoon(w), "a Close that gave up can be tried again")
+	require.False(t, r.stub.Active(0))
+}
+
+// Something else in the process that keeps the primary context would make Close lie, so the driver is asked.
+func TestContextThatDoesNotEnd(t *testing.T) {
+	r := stubRig(t, 1, 8<<20)
+	w := r.worker(t, 0)
+	r.stub.Fail("cuDevicePrimaryCtxReset_v2", 1, int(ErrInvalidDevice))
+	var somebodyElse uintptr
+	require.NoError(t, r.d.call(&r.d.fn.primaryRetain, uintptr(unsafe.Pointer(&somebodyElse)), 0))
+	err := closeSoon(w)
+	require.ErrorIs(t, err, ErrInvalidDevice)
+	require.Contains(t, err.Error(), "still active after release and reset")
+	t.Log(err)
+	require.Len(t, w.Holdings(), 1, "the context stays in the ledger")
+}
+
+func TestErrorsMatch(t *testing.T) {
+	r := stubRig(t, 1, 1<<20)
+	w := r.worker(t, 0)
+	do(t, w, func() {
+		r.stub.Fail("cuCtxSynchronize", 1, int(ErrInvalidValue))
+		err := w.Synchronize()
+		require.Equal(t, &Error{Call: "cuCtxSynchronize", Code: 1, Name: "CUDA_ERROR_INVALID_VALUE", Text: "invalid argument"}, err)
+		require.EqualError(t, err, "cuda: cuCtxSynchronize: CUDA_ERROR_INVALID_VALUE (1): invalid argument")
+		require.True(t, errors.Is(err, ErrInvalidValue))
+		require.False(t, errors.Is(err, ErrOutOfMemory))
+		r.stub.Fail("cuCtxSynchronize", 1, 12345)
+		assert.EqualError(t, w.Synchronize(), "cuda: cuCtxSynchronize: CUDA_ERROR (12345): the driver has no text for it")
+	})
+}
+
+func TestSymbolsThatAnOldDriverLacks(t *testing.T) {
+	r := stubRig(t, 1, 1<<20)
+	w := r.worker(t, 0)
+	do(t, w, func() {
+		old := w.d.fn.launchKernelEx
+		defer func() { w.d.fn.launchKernelEx = old }()
+		w.d.fn.launchKernelEx.addr = 0
+		mod, err := w.LoadModule("k", "k", []byte(testPTX))
+		require.NoError(t, err)
+		f, err := mod.Function("nop")
+		require.NoError(t, err)
+		err = f.Launch(nil, Launch{Cooperative: true}, nil)
+		require.ErrorIs(t, err, ErrNotSupported)
+		t.Log(err)
+		require.NoError(t, mod.Close())
+	})
+}

@@ -1,0 +1,44 @@
+// Package kernels holds the device code of the bundled engine: CUDA C sources, and the images that the script build makes of them. Using them needs neither a
+// toolkit nor a header.
+package kernels
+
+import (
+	"bytes"
+	"compress/gzip"
+	_ "embed"
+	"fmt"
+	"io"
+)
+
+//go:embed kernels.sm_80.ptx.gz
+var ptx []byte
+
+//go:embed kernels.sm_80.cubin.gz
+var cubin80 []byte
+
+//go:embed kernels.sm_90.cubin.gz
+var cubin90 []byte
+
+// Image is the best image for a device of this compute capability: machine code where there is some, else PTX, which the driver compiles once (about a second) and
+// keeps in ~/.nv. Devices below 8.0 lack the instructions that the kernels need.
+func Image(major, minor int) (name string, image []byte, err error) {
+	var data []byte
+	switch {
+	case major < 8:
+		return "", nil, fmt.Errorf("kernels: the device has compute capability %d.%d, want at least 8.0", major, minor)
+	case major == 9 && minor == 0:
+		name, data = "kernels.sm_90.cubin", cubin90
+	case major == 8 && (minor == 0 || minor == 6):
+		name, data = "kernels.sm_80.cubin", cubin80
+	default:
+		name, data = "kernels.sm_80.ptx", ptx
+	}
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return "", nil, fmt.Errorf("kernels: %s: %w", name, err)
+	}
+	if image, err = io.ReadAll(z); err != nil {
+		return "", nil, fmt.Errorf("kernels: %s: %w", name, err)
+	}
+	return name, image, nil
+}

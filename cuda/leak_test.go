@@ -1,0 +1,194 @@
+package cuda
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/enginetest/enginetest/ledger"
+)
+
+const leakBytes = 32 << 20 // what the driver's pools take at a time
+
+// leaks plants one of each kind.
+var leaks = map[string]func(t *testing.T, w *Worker){
+	KindPlain: func(t *testing.T, w *Worker) {
+		_, err := w.Alloc("culprit", leakBytes)
+		require.NoError(t, err)
+	},
+	KindAsync: func(t *testing.T, w *Worker) {
+		s, err := w.NewStream("innocent")
+		require.NoError(t, err)
+		_, err = w.AllocAsync("culprit", leakBytes, s)
+		require.NoError(t, err)
+		require.NoError(t, s.Close()) // the stream is gone, the block is not
+	},
+	KindVMM: func(t *testing.T, w *Worker) {
+		_, err := w.AllocVMM("culprit", leakBytes)
+		require.NoError(t, err)
+	},
+	KindPinned: func(t *testing.T, w *Worker) {
+		_, err := w.AllocPinned("culprit", leakBytes)
+		require.NoError(t, err)
+	},
+	KindStream: func(t *testing.T, w *Worker) {
+		_, err := w.NewStream("culprit")
+		require.NoError(t, err)
+	},
+	KindEvent: func(t *testing.T, w *Worker) {
+		_, err := w.NewEvent("culprit")
+		require.NoError(t, err)
+	},
+	KindModule: func(t *testing.T, w *Worker) {
+		_, err := w.LoadModule("culprit", "test.ptx", []byte(testPTX))
+		require.NoError(t, err)
+	},
+	KindPool: func(t *testing.T, w *Worker) {
+		p, err := w.NewPool("culprit")
+		require.NoError(t, err)
+		m, err := p.Alloc("innocent", leakBytes, nil)
+		require.NoError(t, err)
+		require.NoError(t, m.Free())
+	},
+	KindGraph: func(t *testing.T, w *Worker) { _ = leakGraph(t, w, "culprit") },
+	KindExec: func(t *testing.T, w *Worker) {
+		g := leakGraph(t, w, "innocent")
+		_, err := g.Instantiate("culprit")
+		require.NoError(t, err)
+		require.NoError(t, g.Close())
+	},
+}
+
+func leakGraph(t *testing.T, w *Worker, owner string) *Graph {
+	m, err := w.Alloc("innocent", 4096)
+	require.NoError(t, err)
+	s, err := w.NewStream("innocent")
+	require.NoError(t, err)
+	g, err := s.Capture(owner, func() error { return m.Fill(0, 4096, 1, s) })
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.NoError(t, m.Free())
+	return g
+}
+
+// A leak of each kind is named with owner, kind and stack, and given back: the device's free memory is what it was, and the context is gone.
+func TestLeaksAreNamedAndFreed(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		vs, err := r.d.Devices()
+		require.NoError(t, err)
+		before := freeMemory(t, vs[0])
+		for kind, leak := range leaks {
+			t.Run(kind, func(t *testing.T) {
+				l := ledger.New(false)
+				w, err := NewWorker(vs[0], Config{Name: "rank 0", Ledger: l, Stacks: true})
+				require.NoError(t, err)
+				do(t, w, func() { leak(t, w) })
+				require.Len(t, l.Holdings(), 2, "the leak and the context")
+
+				err = closeSoon(w)
+				var e *LeakError
+				require.ErrorAs(t, err, &e)
+				t.Log(err)
+				require.Len(t, e.Freed, 1)
+				require.Empty(t, e.Kept)
+				h := e.Freed[0]
+				assert.Equal(t, "culprit", h.Owner)
+				assert.Equal(t, kind, h.Kind)
+				assert.Equal(t, vs[0].UUID, h.Device)
+				assert.Contains(t, h.Stack[0], "cuda.", "the first frame is the caller's")
+				assert.Contains(t, h.Stack[0], "leak_test.go:")
+				assert.NotContains(t, h.Stack[len(h.Stack)-1], "worker.go", "the thread's own frames are no news")
+				assert.Empty(t, l.Holdings())
+				if r.stub != nil {
+					assert.Zero(t, r.stub.Used(0))
+					assert.Zero(t, r.stub.Objects(0))
+					assert.False(t, r.stub.Active(0))
+				}
+			})
+		}
+		after := freeMemory(t, vs[0])
+		require.InDelta(t, before, after, 2<<20, "bytes free before and after")
+	})
+}
+
+// freeMemory reads the device's free memory in a context of its own.
+func freeMemory(t *testing.T, v Device) int64 {
+	w, err := NewWorker(v, Config{})
+	require.NoError(t, err)
+	var free int64
+	do(t, w, func() {
+		free, _, err = w.MemInfo()
+		require.NoError(t, err)
+	})
+	require.NoError(t, closeSoon(w))
+	return free
+}
+
+// The stub keeps what the real driver keeps, or the tests above prove nothing: async, VMM and pool memory that is not freed outlives the context.
+func TestWhatOutlivesTheContext(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		for kind, outlives := range map[string]bool{KindPlain: false, KindAsync: true, KindVMM: true} {
+			t.Run(kind, func(t *testing.T) {
+				vs, err := r.d.Devices()
+				require.NoError(t, err)
+				before := freeMemory(t, vs[0])
+				w, err := NewWorker(vs[0], Config{})
+				require.NoError(t, err)
+				var held []*resource
+				do(t, w, func() {
+					leaks[kind](t, w)
+					for id, res := range w.live { // the worker forgets what it has to free
+						held = append(held, res)
+						delete(w.live, id)
+					}
+				})
+				require.NoError(t, closeSoon(w))
+				want := before
+				if outlives {
+					want -= leakBytes
+				}
+				after := freeMemory(t, vs[0])
+				assert.InDelta(t, want, after, 2<<20, "free bytes")
+				t.Logf("%s: %d bytes outlived the context", kind, before-after)
+				if !outlives {
+					return
+				}
+				again, err := NewWorker(vs[0], Config{}) // the next context can free it
+				require.NoError(t, err)
+				do(t, again, func() {
+					for _, res := range held {
+						if kind == KindAsync {
+							require.NoError(t, again.call(&again.d.fn.memFree, res.holding.Addr))
+						} else {
+							require.NoError(t, res.release())
+						}
+					}
+				})
+				require.NoError(t, closeSoon(again))
+				assert.InDelta(t, before, freeMemory(t, vs[0]), 2<<20, "free bytes after the next context freed it")
+			})
+		}
+	})
+}
+
+func TestOwnersThatFreeEverythingLeaveNothing(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		vs, err := r.d.Devices()
+		require.NoError(t, err)
+		l := ledger.New(false)
+		w, err := NewWorker(vs[0], Config{Ledger: l})
+		require.NoError(t, err)
+		require.Equal(t, []ledger.Holding{{Owner: "cuda:0", Kind: KindContext, Device: vs[0].UUID, Addr: w.Handle()}}, l.Holdings(),
+			"an open worker is itself a holding")
+		do(t, w, func() {
+			m, err := w.Alloc("weights", 1<<20)
+			require.NoError(t, err)
+			require.EqualValues(t, 1<<20, l.Bytes())
+			require.NoError(t, m.Free())
+		})
+		require.NoError(t, closeSoon(w))
+		require.Empty(t, l.Holdings())
+		require.Zero(t, w.Handle())
+	})
+}
