@@ -1,0 +1,84 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/internal/cpu"
+)
+
+// bandwidthBytes is what each thread reads: more than its caches hold.
+const bandwidthBytes = 128 << 20
+
+// Bandwidth measures how many bytes a second some threads read from memory together.
+type Bandwidth struct {
+	pool   *cpu.Pool
+	memory [][]byte // one part a thread
+	w      cpu.Matrix
+	x, y   []float32
+}
+
+// NewBandwidth takes the memory that will be read; 0 threads are GOMAXPROCS.
+func NewBandwidth(threads int) (*Bandwidth, error) {
+	pool, err := cpu.NewPool(threads)
+	if err != nil {
+		return nil, err
+	}
+	const cols = 1 << 12
+	all := bytes.Repeat([]byte{1}, bandwidthBytes*pool.Threads()) // written, so that its pages are there
+	b := &Bandwidth{pool: pool, w: cpu.Matrix{Data: all, Type: cpu.F32, Rows: len(all) / 4 / cols, Cols: cols}}
+	b.x, b.y = make([]float32, cols), make([]float32, b.w.Rows)
+	for i := range pool.Threads() {
+		b.memory = append(b.memory, all[i*bandwidthBytes:(i+1)*bandwidthBytes])
+	}
+	return b, nil
+}
+
+// Measure is the better of two readers, in bytes a second: the standard library's byte search, and one matrix times a vector (a single stream
+// does not always fill the memory's pipes).
+func (b *Bandwidth) Measure() float64 {
+	best := 0.0
+	for _, read := range []func(){b.search, func() { cpu.MatMul(b.pool, b.y, b.x, 1, b.w, nil) }} {
+		start := time.Now()
+		read()
+		best = max(best, float64(len(b.w.Data))/time.Since(start).Seconds())
+	}
+	return best
+}
+
+func (b *Bandwidth) search() {
+	var wg sync.WaitGroup
+	for _, m := range b.memory {
+		wg.Go(func() {
+			if bytes.IndexByte(m, 0) >= 0 {
+				panic("bench: a byte that was never written")
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Close ends the threads.
+func (b *Bandwidth) Close() { b.pool.Close() }
+
+// StepBytes is what one decoding step reads of a checkpoint: every tensor, but only a row of an embedding that is not the output layer too.
+func StepBytes(dir string) (int64, error) {
+	c, err := checkpoint.Open(dir)
+	if err != nil {
+		return 0, err
+	}
+	var n int64
+	for _, name := range c.Names() {
+		t, err := c.Tensor(name)
+		if err != nil {
+			return 0, fmt.Errorf("%w (and closing: %v)", err, c.Close())
+		}
+		if name != "model.embed_tokens.weight" || !c.Has("lm_head.weight") {
+			n += int64(len(t.Data))
+		}
+	}
+	return n, c.Close()
+}
