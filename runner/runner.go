@@ -46,10 +46,10 @@ func New(t TB, cfg Config, opts ...Option) *Runner {
 
 // deviceOption leaves the GPUs out of it when the engine runs on the CPU.
 func deviceOption(cfg Config) Option {
-	if strings.HasPrefix(cfg.Device, "cuda") {
-		return func(*options) {}
+	if cfg.Device == "cpu" {
+		return WithoutDeviceMemory("the engine ran on the CPU: its memory is in its ledger")
 	}
-	return WithoutDeviceMemory("the engine ran on the CPU: its memory is in its ledger")
+	return func(*options) {}
 }
 
 // Start starts any engine for the length of the test: open starts it and returns it, with an error or without. In t.Cleanup it is shut down,

@@ -122,12 +122,15 @@ func run(body func(t *fakeTB)) []string {
 	return t.failures
 }
 
-// quick keeps the waits of failing checks short.
-var quick = []runner.Option{runner.TeardownTimeout(3 * time.Second), runner.WithoutDeviceMemory("no GPU in this test")}
+// noGPU leaves the GPUs out; quick also keeps the waits of checks short that are to fail.
+var (
+	noGPU = []runner.Option{runner.WithoutDeviceMemory("no GPU in this test")}
+	quick = append(noGPU, runner.TeardownTimeout(2*time.Second))
+)
 
 func TestCleanEngineIsSilent(t *testing.T) {
 	failures := run(func(ft *fakeTB) {
-		r := runner.Start(ft, openToy, quick...)
+		r := runner.Start(ft, openToy, noGPU...)
 		assert.Equal(t, "hello", r.GenerateGreedy("hello", 4).Text)
 		var words []string
 		for d := range r.Stream(engine.Request{Prompt: "a b c"}) {
@@ -245,14 +248,14 @@ func TestFailedStartIsTornDown(t *testing.T) {
 }
 
 func TestMissingCapabilityIsNamed(t *testing.T) {
-	failures := run(func(ft *fakeTB) { runner.Start(ft, openToy, quick...).Sleep(1) })
+	failures := run(func(ft *fakeTB) { runner.Start(ft, openToy, noGPU...).Sleep(1) })
 	require.Len(t, failures, 1)
 	assert.Contains(t, failures[0], "*runner_test.toy does not implement runner.Sleeper")
 }
 
 func TestErrorsOfTheEngineFailTheTest(t *testing.T) {
 	failures := run(func(ft *fakeTB) {
-		r := runner.Start(ft, openToy, quick...)
+		r := runner.Start(ft, openToy, noGPU...)
 		_, err := r.TryGenerate(engine.Request{})
 		assert.ErrorContains(t, err, "empty prompt")
 		r.GenerateGreedy("", 1)
@@ -263,7 +266,7 @@ func TestErrorsOfTheEngineFailTheTest(t *testing.T) {
 
 func TestStopTwiceAndUseAfter(t *testing.T) {
 	failures := run(func(ft *fakeTB) {
-		r := runner.Start(ft, openToy, quick...)
+		r := runner.Start(ft, openToy, noGPU...)
 		first := r.Stop()
 		require.NoError(t, first.Err())
 		assert.Len(t, first.Steps, 7)
@@ -291,7 +294,7 @@ func (g *gpu) Holders(string) ([]gpuwait.Holder, error) {
 
 func TestDeviceMemory(t *testing.T) {
 	device := &gpu{used: 1 << 30}
-	opts := []runner.Option{runner.TeardownTimeout(3 * time.Second), runner.DeviceSource(device)}
+	opts := []runner.Option{runner.TeardownTimeout(2 * time.Second), runner.DeviceSource(device)}
 	assert.Empty(t, run(func(ft *fakeTB) { runner.Start(ft, openToy, opts...) }), "held before, held after: not this engine's")
 	failures := run(func(ft *fakeTB) {
 		runner.Start(ft, openToy, opts...)
@@ -316,7 +319,7 @@ func TestParallelFixturesAreToldApart(t *testing.T) {
 						go func() { time.Sleep(10 * time.Second) }()
 					}
 					return e, err
-				}, quick...)
+				}, noGPU...)
 			})
 		})
 	}
