@@ -38,6 +38,7 @@ func (e *OutOfMemory) Unwrap() error { return e.Cause }
 // AllocatorConfig describes an [Allocator]. Its zero value is device cpu:0 with a ledger of its own and all the machine's memory.
 type AllocatorConfig struct {
 	Index    int            // of the device: "cpu:Index"
+	Device   string         // its name; "" is "cpu:Index"
 	Ledger   *ledger.Ledger // nil: a new one, without stacks
 	Capacity int64          // bytes that may be live at once; 0: no limit but the machine's
 	// Before is called before each allocation; its error is the allocation's. A place for fault injection.
@@ -61,7 +62,10 @@ func NewAllocator(c AllocatorConfig) *Allocator {
 	if c.Ledger == nil {
 		c.Ledger = ledger.New(false)
 	}
-	return &Allocator{device: fmt.Sprintf("cpu:%d", c.Index), ledger: c.Ledger, capacity: c.Capacity, before: c.Before}
+	if c.Device == "" {
+		c.Device = fmt.Sprintf("cpu:%d", c.Index)
+	}
+	return &Allocator{device: c.Device, ledger: c.Ledger, capacity: c.Capacity, before: c.Before}
 }
 
 // Device is "cpu:N".

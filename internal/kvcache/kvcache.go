@@ -14,14 +14,14 @@ import (
 
 const none = int32(-1)
 
-// hash names a full block: its tokens and everything before it.
-type hash [sha256.Size]byte
+// Hash names a full block: its tokens and everything before it.
+type Hash [sha256.Size]byte
 
 // block is one block's books. A block is free exactly when refs is 0, and then it is in the free list.
 type block struct {
 	refs       int32
 	cached     bool // hash is set, and the block is in Cache.index
-	hash       hash
+	hash       Hash
 	prev, next int32 // in the free list
 	same       int32 // next block with an equal hash
 }
@@ -29,7 +29,7 @@ type block struct {
 // Table is one sequence's block table: block i holds the positions [i*BlockSize, (i+1)*BlockSize). The zero value is empty.
 type Table struct {
 	blocks []int32
-	hashes []hash // of the sequence's full blocks, as far as they were needed; they outlive Free, since the tokens do not change
+	hashes []Hash // of the sequence's full blocks, as far as they were needed; they outlive Free, since the tokens do not change
 	known  int    // leading blocks that were offered to the prefix cache
 }
 
@@ -57,7 +57,7 @@ type Cache struct {
 	head      int32 // of the free list: reused first
 	tail      int32
 	free      int
-	index     map[hash]int32 // a block with this hash; more through block.same
+	index     map[Hash]int32 // a block with this hash; more through block.same
 	cached    int
 	queries   int
 	hits      int
@@ -66,7 +66,7 @@ type Cache struct {
 
 // New makes the books of a cache of so many blocks of blockSize tokens; without prefix nothing is shared.
 func New(blocks, blockSize int, prefix bool) *Cache {
-	c := &Cache{blockSize: blockSize, prefix: prefix, blocks: make([]block, blocks), head: none, tail: none, index: map[hash]int32{}}
+	c := &Cache{blockSize: blockSize, prefix: prefix, blocks: make([]block, blocks), head: none, tail: none, index: map[Hash]int32{}}
 	for i := range c.blocks {
 		c.blocks[i].same = none
 		c.pushBack(int32(i))
@@ -115,6 +115,43 @@ func (c *Cache) Admit(t *Table, tokens []int32, limit int, read bool) (hit int, 
 	return hit, c.Grow(t, hit+min(limit, len(tokens)-hit))
 }
 
+// Keys gives the hashes of the blocks that a prefix of tokens can be hit in, and how many of them the cache has, from the first on. A sequence
+// that is not admitted, and wants more of them from elsewhere, uses Reserve. The hashes are not to be changed.
+func (c *Cache) Keys(t *Table, tokens []int32) (keys []Hash, cached int) {
+	n := (len(tokens) - 1) / c.blockSize
+	if !c.prefix || n == 0 {
+		return nil, 0
+	}
+	c.hashOf(t, tokens, n-1)
+	keys = t.hashes[:n:n]
+	for cached < n {
+		if _, ok := c.index[keys[cached]]; !ok {
+			break
+		}
+		cached++
+	}
+	return keys, cached
+}
+
+// Reserve is Admit without a look at the counters: it gives the empty table the cached prefix and new blocks, n in all, for contents that come
+// from elsewhere. Commit enters those that came, and Free leaves them in the prefix cache.
+func (c *Cache) Reserve(t *Table, tokens []int32, n int) bool {
+	queries, hits := c.queries, c.hits
+	_, cached := c.Keys(t, tokens)
+	_, ok := c.Admit(t, tokens, (n-cached)*c.blockSize, true)
+	c.queries, c.hits = queries, hits
+	return ok
+}
+
+// Hold keeps a block in use, and so as it is, until Release: a copy of it is being made.
+func (c *Cache) Hold(b int32) { c.take(b) }
+
+// Release undoes one Hold.
+func (c *Cache) Release(b int32) {
+	c.blocks[b].refs--
+	c.giveBack(b)
+}
+
 // match fills the empty table with the blocks of the longest cached prefix, without taking them yet.
 func (c *Cache) match(t *Table, tokens []int32) int {
 	n := (len(tokens) - 1) / c.blockSize // at least the last token is computed
@@ -143,17 +180,18 @@ func (c *Cache) Grow(t *Table, n int) bool {
 	return true
 }
 
-// Commit enters the full blocks of the first n tokens, which have been computed, in the prefix cache.
-func (c *Cache) Commit(t *Table, tokens []int32, n int) {
+// Commit enters the full blocks of the first n tokens, which have been computed, in the prefix cache. It gives those that it had not been given
+// before, and their hashes.
+func (c *Cache) Commit(t *Table, tokens []int32, n int) (keys []Hash, blocks []int32) {
 	if !c.prefix {
-		return
+		return nil, nil
 	}
+	first := t.known
 	for ; t.known < n/c.blockSize; t.known++ {
-		b := t.blocks[t.known]
+		b, h := t.blocks[t.known], c.hashOf(t, tokens, t.known)
 		if c.blocks[b].cached {
 			continue
 		}
-		h := c.hashOf(t, tokens, t.known)
 		same, ok := c.index[h]
 		if !ok {
 			same = none
@@ -162,6 +200,10 @@ func (c *Cache) Commit(t *Table, tokens []int32, n int) {
 		c.index[h] = b
 		c.cached++
 	}
+	if first == t.known {
+		return nil, nil
+	}
+	return t.hashes[first:t.known], t.blocks[first:t.known]
 }
 
 // Free gives the sequence's blocks back. The last ones are reused first: a shorter prefix serves more sequences.
@@ -169,15 +211,20 @@ func (c *Cache) Free(t *Table) {
 	for i := len(t.blocks) - 1; i >= 0; i-- {
 		b := t.blocks[i]
 		c.blocks[b].refs--
-		switch {
-		case c.blocks[b].refs > 0:
-		case c.blocks[b].cached:
-			c.pushBack(b)
-		default:
-			c.pushFront(b)
-		}
+		c.giveBack(b)
 	}
 	t.blocks, t.known = t.blocks[:0], 0
+}
+
+// giveBack puts a block that nobody uses any more in the free list.
+func (c *Cache) giveBack(b int32) {
+	switch {
+	case c.blocks[b].refs > 0:
+	case c.blocks[b].cached:
+		c.pushBack(b)
+	default:
+		c.pushFront(b)
+	}
 }
 
 // Reset forgets all prefixes; an [InUseError] when a sequence still uses a block.
@@ -196,7 +243,7 @@ func (c *Cache) Reset() error {
 func (c *Cache) blocksFor(tokens int) int { return (tokens + c.blockSize - 1) / c.blockSize }
 
 // hashOf is the chained hash of the sequence's full block i.
-func (c *Cache) hashOf(t *Table, tokens []int32, i int) hash {
+func (c *Cache) hashOf(t *Table, tokens []int32, i int) Hash {
 	for n := len(t.hashes); n <= i; n++ {
 		buf := c.scratch[:0]
 		if n > 0 {

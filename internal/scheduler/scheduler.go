@@ -28,8 +28,9 @@ type Seq struct {
 	CachedTokens int // prompt tokens that the first admission found in the prefix cache
 
 	table    kvcache.Table
-	computed int // tokens in the KV cache, while it runs
-	promised int // tokens of the step in progress
+	computed int  // tokens in the KV cache, while it runs
+	promised int  // tokens of the step in progress
+	fetched  bool // the tier has been asked since it last lost its blocks
 	done     bool
 	prompted bool // the whole prompt has been computed once, and its log-probabilities are out
 	admitted bool
@@ -49,7 +50,9 @@ type Config struct {
 type Scheduler struct {
 	cfg     Config
 	cache   *kvcache.Cache
+	tier    Tier // nil: none
 	waiting []*Seq
+	fetches []*fetch
 	running []*Seq // in order of admission
 	batch   modelrunner.Batch
 	seqs    []*Seq // of the batch
@@ -67,6 +70,9 @@ func (e *TooBigError) Error() string {
 // New makes an empty scheduler.
 func New(cfg Config, cache *kvcache.Cache) *Scheduler { return &Scheduler{cfg: cfg, cache: cache} }
 
+// UseTier gives the scheduler a second prefix cache. Call it before the first step.
+func (s *Scheduler) UseTier(t Tier) { s.tier = t }
+
 // Add queues a sequence; a [TooBigError] when it could never run to its end.
 func (s *Scheduler) Add(q *Seq) error {
 	if q.MaxLen > s.cache.Capacity() {
@@ -82,13 +88,14 @@ func (s *Scheduler) Finish(q *Seq) {
 		return
 	}
 	q.done = true
+	s.cancelFetch(q)
 	s.cache.Free(&q.table)
 	s.running = remove(s.running, q)
 	s.waiting = remove(s.waiting, q)
 }
 
 // Waiting counts the sequences that have not been admitted, or were preempted.
-func (s *Scheduler) Waiting() int { return len(s.waiting) }
+func (s *Scheduler) Waiting() int { return len(s.waiting) + len(s.fetches) }
 
 // Running counts the admitted sequences.
 func (s *Scheduler) Running() int { return len(s.running) }
@@ -96,9 +103,12 @@ func (s *Scheduler) Running() int { return len(s.running) }
 // Preemptions counts how often a sequence lost its blocks.
 func (s *Scheduler) Preemptions() int { return s.preemptions }
 
-// Schedule gives the next step and its sequences, one for each Seq of the batch; nil when there is nothing to compute. Both are valid until the
+// Schedule gives the next step and its sequences, one for each Seq of the batch; nil when there is nothing to compute now. Both are valid until the
 // next call. After the step, call Computed for each sequence that went well and Finish for each that is over.
 func (s *Scheduler) Schedule() (*modelrunner.Batch, []*Seq) {
+	if s.tier != nil {
+		s.tier.Settle()
+	}
 	b := &s.batch
 	b.Tokens, b.Positions, b.Slots = b.Tokens[:0], b.Positions[:0], b.Slots[:0]
 	clear(b.Seqs) // a step's samplers must not live until a later step of the same size
@@ -122,6 +132,9 @@ func (s *Scheduler) scheduleRunning(budget int) (left int, preempted bool) {
 		n := min(len(q.Tokens)-q.computed, budget)
 		fits := true
 		for !s.cache.Grow(&q.table, q.computed+n) {
+			if s.tier != nil && s.tier.Yield() { // a block less to be found costs less than a sequence computed again
+				continue
+			}
 			victim := s.running[len(s.running)-1]
 			s.preempt(victim)
 			preempted = true
@@ -147,11 +160,21 @@ func (s *Scheduler) admitWaiting(budget int) {
 			i++
 			continue
 		}
+		read := q.PromptLogprobs < 0 || q.prompted // prompt log-probabilities need every prompt position computed
+		if read && s.tier != nil {
+			switch s.fetch(q) {
+			case fetching:
+				s.waiting = slices.Delete(s.waiting, i, i+1)
+				continue
+			case fetchedByAnother:
+				i++
+				continue
+			}
+		}
 		if !s.cfg.Chunked && len(q.Tokens) > budget {
 			return
 		}
-		// Prompt log-probabilities need every prompt position computed.
-		hit, ok := s.cache.Admit(&q.table, q.Tokens, budget, q.PromptLogprobs < 0 || q.prompted)
+		hit, ok := s.cache.Admit(&q.table, q.Tokens, budget, read)
 		if !ok {
 			return
 		}
@@ -172,6 +195,7 @@ func (s *Scheduler) preempt(q *Seq) {
 	s.cache.Free(&q.table)
 	s.running = remove(s.running, q)
 	s.waiting = slices.Insert(s.waiting, 0, q)
+	q.fetched = false
 	s.preemptions++
 }
 
@@ -203,7 +227,10 @@ func (s *Scheduler) Computed(q *Seq) (first int) {
 	first = q.computed
 	q.computed += q.promised
 	q.promised = 0
-	s.cache.Commit(&q.table, q.Tokens, q.computed)
+	keys, blocks := s.cache.Commit(&q.table, q.Tokens, q.computed)
+	if s.tier != nil {
+		s.tier.Offer(keys, blocks)
+	}
 	q.prompted = q.prompted || q.computed >= q.PromptLen
 	return first
 }

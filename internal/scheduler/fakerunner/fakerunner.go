@@ -3,6 +3,7 @@
 package fakerunner
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"sync/atomic"
@@ -150,6 +151,33 @@ func (r *Runner) context(b *modelrunner.Batch, s modelrunner.Seq) ([]int32, erro
 	return out, nil
 }
 
+// ReadKV implements modelrunner.KVCopier.
+func (r *Runner) ReadKV(block int32, dst []byte) error {
+	kv, err := r.block(block, dst)
+	for i, e := range kv {
+		binary.LittleEndian.PutUint32(dst[8*i:], uint32(e.token))
+		binary.LittleEndian.PutUint32(dst[8*i+4:], uint32(e.position))
+	}
+	return err
+}
+
+// WriteKV implements modelrunner.KVCopier.
+func (r *Runner) WriteKV(block int32, src []byte) error {
+	kv, err := r.block(block, src)
+	for i := range kv {
+		kv[i] = entry{int32(binary.LittleEndian.Uint32(src[8*i:])), int32(binary.LittleEndian.Uint32(src[8*i+4:]))}
+	}
+	return err
+}
+
+func (r *Runner) block(b int32, host []byte) ([]entry, error) {
+	first := int(b) * r.BlockSize
+	if b < 0 || first+r.BlockSize > len(r.kv) || len(host) != BytesPerBlock || 8*r.BlockSize > BytesPerBlock {
+		return nil, fmt.Errorf("fakerunner: copy of block %d to or from %d bytes", b, len(host))
+	}
+	return r.kv[first : first+r.BlockSize], nil
+}
+
 // Hold makes the runner own something until Close.
 func (r *Runner) Hold(h ledger.Holding) {
 	if r.Ledger == nil {
@@ -184,4 +212,7 @@ func (r *Runner) Closed() int { return int(r.closed.Load()) }
 // Steps counts the calls of Execute.
 func (r *Runner) Steps() int { return int(r.steps.Load()) }
 
-var _ modelrunner.Runner = (*Runner)(nil)
+var (
+	_ modelrunner.Runner   = (*Runner)(nil)
+	_ modelrunner.KVCopier = (*Runner)(nil)
+)
