@@ -1,14 +1,39 @@
 package engine
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 )
+
+// Core says in which process an engine loads its model and computes.
+type Core int
+
+// The places of a core.
+const (
+	InProcess Core = iota
+	// ChildProcess is a second run of this program that is diverted before main, before TestMain and before any test: package engine's init serves
+	// the engine there and never returns, so only init functions of packages that engine does not depend on, and none that depends on it, run too.
+	// The device memory is the child's: it is gone when the child is, however it ends. The child cannot outlive this process. Linux only.
+	ChildProcess
+)
+
+func (c Core) String() string {
+	switch c {
+	case InProcess:
+		return "in-process"
+	case ChildProcess:
+		return "child process"
+	}
+	return fmt.Sprintf("Core(%d)", int(c))
+}
 
 // Config says which model to serve and with how much memory. The zero value of every field but Model is a usable default.
 type Config struct {
 	Model  string // folder of a Hugging Face checkpoint
 	Device string // "cpu", "cuda", "cuda:1", "cuda:GPU-…"; "" takes a GPU when there is one
+
+	Core Core // where the engine computes: InProcess, or ChildProcess
 
 	Threads               int     // CPU device: worker threads; 0 is GOMAXPROCS
 	BlockSize             int     // tokens in a KV block; 0 is 16

@@ -43,6 +43,8 @@ type core struct {
 	counts  Stats
 	dog     watchdog
 
+	published func() // after everything that the loop tells callers; nil: nobody needs it
+
 	mu       sync.Mutex
 	state    State
 	cause    error // what the engine failed of
@@ -269,6 +271,9 @@ func (c *core) publish() {
 		answer()
 	}
 	c.answers = nil
+	if c.published != nil {
+		c.published()
+	}
 	if drained {
 		c.mu.Lock()
 		c.drained(nil)
@@ -315,6 +320,9 @@ func (c *core) endAll(why FinishReason, err error) {
 	c.mu.Unlock()
 	for _, r := range live {
 		r.deliver()
+	}
+	if c.published != nil {
+		c.published()
 	}
 	c.mu.Lock()
 	c.drained(fmt.Errorf("engine: drain: %d requests not finished: %w", len(live), err))

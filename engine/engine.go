@@ -35,8 +35,13 @@ type Engine struct {
 
 // Open loads a model and starts an engine. The context is for the loading only: when it ends, Open gives up and releases what it has.
 //
-// Errors: [*ParamError], [ErrOutOfMemory] with the numbers, [*CheckpointError], or the context's.
-func Open(ctx context.Context, cfg Config) (*Engine, error) { return open(ctx, cfg, loadCheckpoint) }
+// Errors: [*ParamError], [ErrOutOfMemory] with the numbers, [*CheckpointError], the context's, or [ErrEngineDead] when a child core died of it.
+func Open(ctx context.Context, cfg Config) (*Engine, error) {
+	if cfg.Core == ChildProcess {
+		return openChild(ctx, cfg)
+	}
+	return open(ctx, cfg, loadCheckpoint)
+}
 
 func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {
 	cfg, err := cfg.resolve()

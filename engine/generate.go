@@ -92,6 +92,11 @@ func (e *Engine) Stream(ctx context.Context, req Request) iter.Seq2[Delta, error
 
 // start checks requests and hands them to the loop.
 func (c *core) start(ctx context.Context, reqs []Request, stream bool) ([]*request, error) {
+	return c.startFor(ctx, reqs, stream, func(int, *request) {})
+}
+
+// startFor is start for somebody who wants to see each request before the loop does.
+func (c *core) startFor(ctx context.Context, reqs []Request, stream bool, each func(int, *request)) ([]*request, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("engine: not started: %w", err)
 	}
@@ -106,6 +111,7 @@ func (c *core) start(ctx context.Context, reqs []Request, stream bool) ([]*reque
 		}
 		r.stream = stream
 		rs[i] = r
+		each(i, r)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

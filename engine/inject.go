@@ -13,7 +13,8 @@ import (
 
 // faults are the injected ones of an engine. Each fires at most once, so that what comes after a failure can be tested too.
 type faults struct {
-	profiling atomic.Bool // a forward pass is Open's
+	profiling atomic.Bool         // a forward pass is Open's
+	announce  func([]FaultReport) // when one is about to strike; nil: nobody needs it
 
 	mu      sync.Mutex
 	reports []FaultReport
@@ -79,6 +80,9 @@ func (f *faults) pass(p FaultPoint) error {
 	due, ctx, ok := f.due(p)
 	if !ok {
 		return nil
+	}
+	if f.announce != nil {
+		f.announce(f.report())
 	}
 	err := fmt.Errorf("%w at %s", ErrInjected, p)
 	if due.Text != "" {

@@ -23,6 +23,7 @@ type request struct {
 	cut      FinishReason // FinishAbort or FinishError when it did not end by itself
 	touched  bool         // is in core.dirty
 	stream   bool
+	sink     func(*request) // told of everything that is delivered; nil: the caller looks itself
 
 	done chan struct{} // closed when out and err are final
 
@@ -81,10 +82,10 @@ func (r *request) deliver() {
 			}
 		}
 		r.mu.Unlock()
-		select {
-		case r.more <- struct{}{}:
-		default:
-		}
+		r.rouse()
+	}
+	if r.sink != nil {
+		defer r.sink(r)
 	}
 	if r.live > 0 {
 		return
@@ -95,6 +96,14 @@ func (r *request) deliver() {
 	}
 	r.seqs = nil // with them go the sampler's states, the block tables and the tokenizer
 	close(r.done)
+}
+
+// rouse tells a streaming caller that there are deltas.
+func (r *request) rouse() {
+	select {
+	case r.more <- struct{}{}:
+	default:
+	}
 }
 
 // result is what became of the request, once it is done. When the engine is over instead, it had no way to end the request (a step hangs): then
@@ -114,7 +123,7 @@ func (r *request) result(over bool, b backend) (Output, error) {
 
 // lost is the output of a request whose engine cannot give one any more.
 func (r *request) lost() Output {
-	out := Output{RequestID: r.out.RequestID, Prompt: r.out.Prompt, PromptTokenIDs: r.out.PromptTokenIDs}
+	out := Output{RequestID: r.id, Prompt: r.out.Prompt, PromptTokenIDs: r.out.PromptTokenIDs}
 	for i := range r.rules.n {
 		out.Completions = append(out.Completions, Completion{Index: i, FinishReason: FinishError})
 	}

@@ -44,6 +44,12 @@ func (c Config) resolve() (Config, error) {
 	if c.KVCacheBytes < 0 {
 		return c, &ParamError{"KVCacheBytes", c.KVCacheBytes, "≥ 0"}
 	}
+	if c.Core != InProcess && c.Core != ChildProcess {
+		return c, &ParamError{"Core", c.Core, "InProcess or ChildProcess"}
+	}
+	if c.Core == ChildProcess && runtime.GOOS != "linux" {
+		return c, &ParamError{"Core", c.Core, "InProcess on " + runtime.GOOS + ": only Linux can tie a child's life to its parent's"}
+	}
 	if c.StartTimeout < 0 {
 		return c, &ParamError{"StartTimeout", c.StartTimeout, "> 0, or 0 for the default"}
 	}

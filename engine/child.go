@@ -1,0 +1,435 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/enginetest/enginetest/internal/proc"
+	"github.com/enginetest/enginetest/internal/wire"
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// child is the link to a core in a child process. It holds no device memory.
+type child struct {
+	cfg      Config
+	openedAt string
+	log      *slog.Logger
+	proc     *proc.Child
+	link     *wire.Conn
+	tail     *logTail
+
+	ending  sync.Once
+	done    chan struct{} // closed when the engine takes no more work, ever
+	silent  chan struct{} // closed when nothing more comes over the link
+	dead    chan struct{} // closed when the process is reaped and everybody who waited for it has been told
+	stopped chan struct{} // closed when Shutdown is over
+
+	mu       sync.Mutex
+	state    State  // Running while the core has the say
+	ended    string // how the process ended; "" while it lives
+	cause    error  // what the engine failed of
+	result   error  // of the shutdown
+	report   ShutdownReport
+	requests map[uint64]*request // by handle
+	handle   uint64
+	calls    map[uint64]chan reply
+	call     uint64
+	stats    Stats
+	faults   []FaultReport
+	held     []ledger.Holding // when last asked
+	drained  bool             // and drainErr is what came of it
+	drainErr error
+}
+
+var _ backend = (*child)(nil)
+
+const (
+	answerGrace = time.Second      // after the caller's context, for the core's own words
+	askLimit    = 5 * time.Second  // for what has no context
+	stallLimit  = 30 * time.Second // a core that reads nothing for so long is taken for dead
+)
+
+// openChild starts a core and has it load. One deadline covers all of it.
+func openChild(ctx context.Context, cfg Config) (*Engine, error) {
+	cfg, err := cfg.resolve()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.StartTimeout, errStartTimeout(cfg.StartTimeout))
+	defer cancel()
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("opening %s: %w", cfg.Model, context.Cause(ctx))
+	}
+	c, err := startChild(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: starting the core process: %w", cfg.Model, err)
+	}
+	c.openedAt = callers(3)
+	sent := cfg
+	sent.Logger = nil
+	got, err := call[opened](ctx, c, "open", sent)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), err)
+		}
+		return nil, errors.Join(fmt.Errorf("opening %s: %w", cfg.Model, err), c.giveUp())
+	}
+	c.mu.Lock()
+	c.cfg, c.stats = got.Config, got.Stats
+	c.cfg.Logger = cfg.Logger
+	c.state.to(Running)
+	c.mu.Unlock()
+	return newEngine(c), nil
+}
+
+func startChild(cfg Config) (*child, error) {
+	p, link, log, err := spawn(cfg.Model)
+	if err != nil {
+		return nil, err
+	}
+	link.Stall = stallLimit
+	c := &child{
+		cfg: cfg, log: cfg.Logger, proc: p, link: link, tail: follow(log),
+		done: make(chan struct{}), silent: make(chan struct{}), dead: make(chan struct{}), stopped: make(chan struct{}),
+		requests: map[uint64]*request{}, calls: map[uint64]chan reply{},
+	}
+	for _, f := range cfg.Faults {
+		c.faults = append(c.faults, FaultReport{Fault: f})
+	}
+	go c.listen()
+	go c.attend()
+	return c, nil
+}
+
+// listen takes what the core says until it says no more.
+func (c *child) listen() {
+	defer close(c.silent)
+	for {
+		var n news
+		if c.link.Recv(&n) != nil {
+			return
+		}
+		c.take(&n)
+	}
+}
+
+// take takes news in: first what everybody can see, then what wakes somebody.
+func (c *child) take(n *news) {
+	c.mu.Lock()
+	c.stats = n.Stats
+	if n.Faults != nil {
+		c.faults = n.Faults
+	}
+	if n.Failed != nil && c.cause == nil {
+		c.cause = n.Failed.unpack()
+		c.state.to(Failed)
+		c.log.Error("engine failed", "model", c.cfg.Model, "error", c.cause)
+	}
+	targets := make([]*request, len(n.Updates))
+	for i, u := range n.Updates {
+		targets[i] = c.requests[u.Handle]
+		if u.Over {
+			delete(c.requests, u.Handle)
+		}
+	}
+	answers := make([]chan reply, len(n.Replies))
+	for i, r := range n.Replies {
+		answers[i] = c.calls[r.ID]
+		delete(c.calls, r.ID)
+	}
+	c.mu.Unlock()
+	for i, u := range n.Updates {
+		if r := targets[i]; r != nil {
+			r.update(u)
+		}
+	}
+	for i, r := range n.Replies {
+		if answers[i] != nil {
+			answers[i] <- r
+		}
+	}
+	if n.Failed != nil {
+		c.ending.Do(func() { close(c.done) })
+	}
+}
+
+// update is deliver for a request whose core is in a child.
+func (r *request) update(u update) {
+	r.mu.Lock()
+	r.deltas = append(r.deltas, u.Deltas...)
+	r.mu.Unlock()
+	if !u.Over {
+		r.rouse()
+		return
+	}
+	if u.Out != nil {
+		r.out = *u.Out
+	}
+	r.err = u.Err.unpack()
+	close(r.done)
+}
+
+// roundTrip sends an order and waits for its reply.
+func (c *child) roundTrip(ctx context.Context, name string, body []byte) ([]byte, error) {
+	o := order{Method: name, Body: body}
+	if deadline, ok := ctx.Deadline(); ok {
+		o.Within = max(time.Until(deadline), 1)
+	}
+	answer := make(chan reply, 1)
+	c.mu.Lock()
+	c.call++
+	o.ID = c.call
+	c.calls[o.ID] = answer
+	c.mu.Unlock()
+	if err := c.send(&o); err != nil {
+		return nil, err
+	}
+	select {
+	case r := <-answer:
+		return r.Body, r.Err.unpack()
+	case <-c.dead:
+		return nil, c.afterlife(answer)
+	case <-ctx.Done():
+	}
+	if errors.Is(ctx.Err(), context.Canceled) { // a deadline the core knows itself
+		_ = c.send(&order{ID: o.ID, Cancel: true})
+	}
+	select {
+	case r := <-answer:
+		return r.Body, r.Err.unpack()
+	case <-c.dead:
+		return nil, c.afterlife(answer)
+	case <-time.After(answerGrace):
+		return nil, fmt.Errorf("engine: core process %d has not answered %q: %w%s", c.proc.PID(), name, ctx.Err(), c.tail.quote())
+	}
+}
+
+// afterlife is what a call gets when the process ended: the answer it still gave, or why it ended.
+func (c *child) afterlife(answer chan reply) error {
+	select {
+	case r := <-answer:
+		if err := r.Err.unpack(); err != nil {
+			return err
+		}
+	default:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause != nil {
+		return dead(c.cause)
+	}
+	return fmt.Errorf("%w: %s", ErrStopped, c.ended)
+}
+
+// send sends an order. When the link is broken, it waits until it is known why.
+func (c *child) send(o *order) error {
+	err := c.link.Send(o)
+	var tooBig *wire.TooBigError
+	if err == nil || errors.As(err, &tooBig) {
+		return err
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.proc.Kill() // half a message is out: no more can follow
+	}
+	<-c.dead
+	return c.afterlife(nil)
+}
+
+func (c *child) start(ctx context.Context, reqs []Request, stream bool) ([]*request, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("engine: not started: %w", err)
+	}
+	rs, handles := make([]*request, len(reqs)), make([]uint64, len(reqs))
+	c.mu.Lock()
+	if c.state != Running {
+		defer c.mu.Unlock()
+		return nil, c.state.refusal(c.cause)
+	}
+	o := startOrder{First: c.handle + 1, Stream: stream, Requests: reqs}
+	for i, q := range reqs {
+		c.handle++
+		rs[i] = &request{stream: stream, rules: rules{n: min(max(q.Sampling.N, 1), maxN)}, done: make(chan struct{}), more: make(chan struct{}, 1)}
+		rs[i].out = Output{Prompt: q.Prompt, PromptTokenIDs: slices.Clone(q.PromptTokenIDs)}
+		c.requests[c.handle], handles[i] = rs[i], c.handle
+	}
+	c.mu.Unlock()
+	ids, err := call[[]string](ctx, c, "start", o)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		for i, id := range ids {
+			rs[i].id = id
+		}
+		return rs, nil
+	}
+	for _, h := range handles {
+		delete(c.requests, h)
+	}
+	if ctx.Err() != nil { // they may have been started all the same
+		go c.abortHandles(handles)
+	}
+	return nil, err
+}
+
+func (c *child) abort(rs ...*request) {
+	var handles []uint64
+	c.mu.Lock()
+	for h, r := range c.requests {
+		if slices.Contains(rs, r) {
+			handles = append(handles, h)
+		}
+	}
+	c.mu.Unlock()
+	c.abortHandles(handles)
+}
+
+func (c *child) abortHandles(handles []uint64) {
+	if body, err := wire.Append(nil, &handles); err == nil && len(handles) > 0 {
+		_ = c.send(&order{Method: "abort", Body: body})
+	}
+}
+
+// ask is a call without a context of the caller's.
+func ask[Out, In any](c *child, name string, in In) (Out, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), askLimit)
+	defer cancel()
+	return call[Out](ctx, c, name, in)
+}
+
+func (c *child) abortID(id string) bool {
+	found, _ := ask[bool](c, "abort by id", id)
+	return found
+}
+
+func (c *child) resetPrefixCache(ctx context.Context) error {
+	if err := c.refusal(); err != nil {
+		return err
+	}
+	_, err := call[none](ctx, c, "reset prefix cache", none{})
+	return err
+}
+
+func (c *child) encode(text string) ([]int32, error) {
+	if err := c.refusal(); err != nil {
+		return nil, err
+	}
+	return ask[[]int32](c, "encode", text)
+}
+
+func (c *child) decode(ids []int32) (string, error) {
+	if err := c.refusal(); err != nil {
+		return "", err
+	}
+	return ask[string](c, "decode", ids)
+}
+
+func (c *child) drain(ctx context.Context) error {
+	c.mu.Lock()
+	over, result, refused := c.drained, c.drainErr, c.state.refusal(c.cause)
+	c.mu.Unlock()
+	if over {
+		return result
+	}
+	if refused != nil {
+		return refused
+	}
+	_, err := call[none](ctx, c, "drain", none{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.drained {
+		c.drained, c.drainErr = true, err
+	}
+	return c.drainErr
+}
+
+// refusal is why nothing is asked of the core any more.
+func (c *child) refusal() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.refusal(c.cause)
+}
+
+func (c *child) holdings() []ledger.Holding {
+	if c.gone() {
+		return nil
+	}
+	held, err := ask[[]ledger.Holding](c, "holdings", none{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.held = held
+	}
+	if c.ended != "" { // meanwhile
+		return nil
+	}
+	return slices.Clone(c.held)
+}
+
+func (c *child) faultReports() []FaultReport {
+	if !c.gone() {
+		if reports, err := ask[[]FaultReport](c, "faults", none{}); err == nil {
+			return reports
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.faults)
+}
+
+func (c *child) gone() bool {
+	select {
+	case <-c.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *child) counters() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.stats
+	if c.state != Running {
+		s.State = c.state
+	}
+	return s
+}
+
+func (c *child) err() error {
+	select {
+	case <-c.done:
+		return c.refusal()
+	default:
+		return nil
+	}
+}
+
+func (c *child) pids() []int {
+	if c.gone() {
+		return nil
+	}
+	return []int{c.proc.PID()}
+}
+
+func (c *child) config() Config        { return c.cfg }
+func (c *child) over() <-chan struct{} { return c.done }
+func (c *child) parts() map[string]any { return nil }
+
+func (c *child) shutdownReport() ShutdownReport {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return ShutdownReport{slices.Clone(c.report.Phases)}
+}
+
+func (c *child) reportDropped() {
+	if state := c.counters().State; state != Stopped {
+		c.log.Error("engine dropped without Shutdown: its core process lives until this one ends",
+			"model", c.cfg.Model, "state", state.String(), "pid", c.proc.PID(), "opened_at", c.openedAt)
+	}
+}

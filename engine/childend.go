@@ -1,0 +1,292 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// The budgets of a child core's shutdown when the context leaves room for all of them; else they shrink together.
+const (
+	releaseBudget = 30 * time.Second       // until the core says that it has given everything back
+	exitBudget    = 5 * time.Second        // until its process ends by itself
+	termBudget    = 5 * time.Second        // after SIGTERM, for the stacks of what hangs
+	reapBudget    = 2 * time.Second        // after SIGKILL
+	twoWitnesses  = time.Second            // a process and its link end together, or are ended
+	lastWords     = 200 * time.Millisecond // for the rest of the log, when the process is gone
+)
+
+// attend waits for the end of the process and tells everybody.
+func (c *child) attend() {
+	defer close(c.dead)
+	select {
+	case <-c.proc.Done():
+	case <-c.silent:
+		if !c.stopping() {
+			select {
+			case <-c.proc.Done():
+			case <-time.After(twoWitnesses):
+				c.proc.Kill() // without a link it is of no use
+			}
+		}
+		<-c.proc.Done()
+	}
+	select {
+	case <-c.silent:
+	case <-time.After(twoWitnesses): // something else holds its socket
+		_ = c.link.Close()
+		<-c.silent
+	}
+	c.tail.finish(lastWords)
+	c.mu.Lock()
+	c.ended = fmt.Sprintf("core process %d %s", c.proc.PID(), howEnded(c.proc.State()))
+	unasked := c.state != ShuttingDown && c.cause == nil
+	if unasked {
+		c.cause = fmt.Errorf("%s%s", c.ended, c.tail.quote())
+		c.state.to(Failed)
+	}
+	left, err, model := c.requests, c.state.refusal(c.cause), c.cfg.Model
+	c.requests = map[uint64]*request{}
+	for _, r := range left {
+		r.out, r.err = r.lost(), err
+	}
+	c.mu.Unlock()
+	if unasked {
+		c.log.Error("engine failed", "model", model, "error", c.cause)
+	}
+	for _, r := range left {
+		close(r.done)
+	}
+	c.ending.Do(func() { close(c.done) })
+}
+
+func (c *child) stopping() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state == ShuttingDown
+}
+
+// howEnded puts the end of a process into words.
+func howEnded(state *os.ProcessState) string {
+	status, ok := state.Sys().(syscall.WaitStatus)
+	switch {
+	case ok && status.Signaled() && status.Signal() == syscall.SIGKILL:
+		return "was killed by SIGKILL (by somebody, or by the kernel's OOM killer: dmesg knows)"
+	case ok && status.Signaled():
+		return fmt.Sprintf("was killed by signal %d (%s)", status.Signal(), status.Signal())
+	}
+	return fmt.Sprintf("exited with code %d", state.ExitCode())
+}
+
+// giveUp ends a core whose Open failed.
+func (c *child) giveUp() error {
+	c.mu.Lock()
+	c.state.to(ShuttingDown)
+	c.mu.Unlock()
+	_ = c.link.Close()
+	if !within(c.dead, exitBudget) {
+		c.proc.Kill()
+		<-c.dead
+	}
+	return c.sweep()
+}
+
+// within waits for something to happen.
+func within(happened <-chan struct{}, limit time.Duration) bool {
+	select {
+	case <-happened:
+		return true
+	case <-time.After(limit):
+		return false
+	}
+}
+
+func (c *child) shutdown(ctx context.Context) error {
+	c.mu.Lock()
+	if c.state.to(ShuttingDown) {
+		go c.end(ctx)
+	}
+	c.mu.Unlock()
+	select {
+	case <-c.stopped:
+		return c.result
+	case <-ctx.Done():
+	}
+	if within(c.stopped, reapBudget) { // the core is being killed
+		return c.result
+	}
+	return &ShutdownTimeoutError{Phase: fmt.Sprintf("the end of core process %d", c.proc.PID()), Running: reapBudget, Cause: ctx.Err()}
+}
+
+// end ends the core by the gentlest means that works, within the context.
+func (c *child) end(ctx context.Context) {
+	scale := 1.0
+	if deadline, ok := ctx.Deadline(); ok {
+		scale = min(1, float64(time.Until(deadline))/float64(releaseBudget+exitBudget+termBudget+reapBudget))
+	}
+	budget := func(d time.Duration) time.Duration { return time.Duration(float64(d) * scale) }
+	var err error
+	if !c.gone() {
+		err = c.endGently(ctx, budget)
+	}
+	if !c.gone() {
+		err = errors.Join(err, c.endByForce(ctx, budget(termBudget)))
+	}
+	began := time.Now()
+	if swept := c.sweep(); swept != nil {
+		err = errors.Join(err, swept)
+	}
+	c.mu.Lock()
+	c.report.add("reap", began, c.ended)
+	c.result = err
+	c.held = nil
+	c.state.to(Stopped)
+	c.mu.Unlock()
+	c.ending.Do(func() { close(c.done) })
+	close(c.stopped)
+}
+
+// endGently has the core shut itself down and waits for its end.
+func (c *child) endGently(ctx context.Context, budget func(time.Duration) time.Duration) error {
+	began := time.Now()
+	inner, cancel := context.WithTimeout(ctx, budget(releaseBudget))
+	defer cancel()
+	out, err := call[closed](inner, c, "shutdown", none{})
+	if err != nil {
+		detail, _, _ := strings.Cut(err.Error(), "\n")
+		c.phase("abort", began, detail)
+		if c.gone() {
+			return fmt.Errorf("engine: shutdown: %w", err)
+		}
+		return nil // the next means says what is wrong
+	}
+	c.mu.Lock()
+	c.report.Phases = append(c.report.Phases, out.Report.Phases...)
+	c.faults, c.stats = out.Faults, out.Stats
+	if out.Failed != nil && c.cause == nil {
+		c.cause = out.Failed.unpack()
+	}
+	c.mu.Unlock()
+	began = time.Now()
+	_ = c.link.Close() // which ends it
+	if !waitFor(ctx, c.dead, budget(exitBudget)) {
+		c.phase("exit", began, "it did not")
+		return out.Err.unpack()
+	}
+	c.phase("exit", began, howEnded(c.proc.State()))
+	err = out.Err.unpack()
+	if !c.proc.State().Success() {
+		err = errors.Join(err, fmt.Errorf("engine: shutdown: %s%s", c.ended, c.tail.quote()))
+	}
+	return err
+}
+
+// endByForce sends SIGTERM, upon which the core prints what hangs, and then SIGKILL.
+func (c *child) endByForce(ctx context.Context, grace time.Duration) error {
+	began := time.Now()
+	_ = c.proc.Signal(syscall.SIGTERM)
+	how, over := "SIGTERM", waitFor(ctx, c.dead, grace)
+	if over {
+		c.phase(how, began, howEnded(c.proc.State()))
+	} else {
+		c.phase(how, began, "no reaction")
+		began = time.Now()
+		how = "SIGKILL"
+		c.proc.Kill()
+		<-c.dead
+		c.phase(how, began, howEnded(c.proc.State()))
+	}
+	return fmt.Errorf("%w: %s ended it, because it did not shut down by itself:\n%s%s", ErrKilled, how,
+		strings.TrimRight(c.shutdownReport().String(), "\n"), c.tail.quote())
+}
+
+// waitFor waits for something to happen, until the limit or the end of the context.
+func waitFor(ctx context.Context, happened <-chan struct{}, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	select {
+	case <-happened:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (c *child) phase(name string, began time.Time, detail string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.report.add(name, began, detail)
+}
+
+// sweep ends what the dead core's process left behind, and lets go of what Start took.
+func (c *child) sweep() error {
+	_ = c.link.Close()
+	var errs []error
+	for _, p := range c.proc.Sweep(lastWords) {
+		errs = append(errs, fmt.Errorf("engine: the core left %v behind, killed now", p))
+	}
+	return errors.Join(errs...)
+}
+
+// logTail keeps the end of what a process writes.
+type logTail struct {
+	r    *os.File
+	over chan struct{}
+
+	mu  sync.Mutex
+	buf []byte
+}
+
+const (
+	tailBytes = 32 << 10
+	tailLines = 40
+)
+
+// follow reads a log to its end, so that its writer never blocks.
+func follow(r *os.File) *logTail {
+	l := &logTail{r: r, over: make(chan struct{})}
+	go func() {
+		defer close(l.over)
+		_, _ = io.Copy(l, r)
+	}()
+	return l
+}
+
+func (l *logTail) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf = append(l.buf, p...)
+	if len(l.buf) > 2*tailBytes {
+		l.buf = append(l.buf[:0], l.buf[len(l.buf)-tailBytes:]...)
+	}
+	return len(p), nil
+}
+
+// finish waits for the log's end, but not for one who holds it open.
+func (l *logTail) finish(grace time.Duration) {
+	within(l.over, grace)
+	_ = l.r.Close()
+	<-l.over
+}
+
+// quote is the last lines, for the end of an error message; "" when there are none.
+func (l *logTail) quote() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := bytes.Split(bytes.TrimSpace(l.buf), []byte("\n"))
+	if len(lines[0]) == 0 {
+		return ""
+	}
+	head := "; its log"
+	if len(lines) > tailLines {
+		head, lines = fmt.Sprintf("; the last %d lines of its log", tailLines), lines[len(lines)-tailLines:]
+	}
+	return head + ":\n    " + string(bytes.Join(lines, []byte("\n    ")))
+}

@@ -1,0 +1,16 @@
+//go:build !linux
+
+package engine
+
+import (
+	"errors"
+	"os"
+
+	"github.com/enginetest/enginetest/internal/proc"
+	"github.com/enginetest/enginetest/internal/wire"
+)
+
+// spawn is not reached: Config.Core ChildProcess is refused on this system.
+func spawn(string) (*proc.Child, *wire.Conn, *os.File, error) {
+	return nil, nil, nil, errors.ErrUnsupported
+}

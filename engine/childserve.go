@@ -1,0 +1,271 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"github.com/enginetest/enginetest/internal/wire"
+)
+
+// served is a core in the process that was started for it, as its parent sees it.
+type served struct {
+	link    *wire.Conn
+	wake    chan struct{} // there is news
+	sending sync.Mutex    // held while news are on their way, so that they keep their order
+
+	mu       sync.Mutex
+	core     *core
+	requests map[uint64]*request
+	calls    map[uint64]context.CancelFunc
+	next     news
+	stopping bool // the parent has ordered the shutdown
+}
+
+// serve runs a core until its parent closes the link, or is gone. It does not return.
+func serve(link *wire.Conn) {
+	s := &served{link: link, wake: make(chan struct{}, 1), requests: map[uint64]*request{}, calls: map[uint64]context.CancelFunc{}}
+	terminate := make(chan os.Signal, 1)
+	signal.Notify(terminate, syscall.SIGTERM)
+	go s.onTerminate(terminate)
+	go func() {
+		for range s.wake {
+			s.flush()
+		}
+	}()
+	for {
+		var o order
+		if err := link.Recv(&o); err != nil {
+			os.Exit(0) // the link is the life of this process
+		}
+		s.take(o)
+	}
+}
+
+// onTerminate ends a core that was told to stop and does not. Before that its life is the parent's business: whoever signals a whole control
+// group means the parent to drain.
+func (s *served) onTerminate(terminate <-chan os.Signal) {
+	for range terminate {
+		s.mu.Lock()
+		stopping := s.stopping
+		s.mu.Unlock()
+		if !stopping {
+			slog.Info("engine core: SIGTERM ignored: the parent process ends this one")
+			continue
+		}
+		buf := make([]byte, 1<<20)
+		fmt.Fprintf(os.Stderr, "engine core: SIGTERM during the shutdown; goroutines:\n%s\n", buf[:runtime.Stack(buf, true)])
+		os.Exit(128 + int(syscall.SIGTERM))
+	}
+}
+
+// take does what is ordered.
+func (s *served) take(o order) {
+	if o.Cancel {
+		s.mu.Lock()
+		cancel := s.calls[o.ID]
+		s.mu.Unlock()
+		if cancel != nil {
+			cancel()
+		}
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if o.Within > 0 {
+		ctx, cancel = context.WithTimeout(context.Background(), o.Within)
+	}
+	s.mu.Lock()
+	s.calls[o.ID] = cancel
+	s.mu.Unlock()
+	if o.Method == "start" || o.Method == "abort" {
+		s.do(ctx, o)
+	} else {
+		go s.do(ctx, o)
+	}
+}
+
+func (s *served) do(ctx context.Context, o order) {
+	body, err := methods[o.Method](ctx, s, o.Body)
+	s.mu.Lock()
+	s.calls[o.ID]()
+	delete(s.calls, o.ID)
+	s.mu.Unlock()
+	if o.ID != 0 {
+		s.tell(func(n *news) { n.Replies = append(n.Replies, reply{o.ID, body, pack(err)}) })
+	}
+}
+
+// tell adds to the next news.
+func (s *served) tell(add func(*news)) {
+	s.mu.Lock()
+	add(&s.next)
+	s.mu.Unlock()
+	s.rouse()
+}
+
+func (s *served) rouse() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// flush sends the news.
+func (s *served) flush() {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	s.mu.Lock()
+	n := s.next
+	s.next = news{}
+	if s.core != nil {
+		n.Stats = s.core.counters()
+	}
+	s.mu.Unlock()
+	err := s.link.Send(&n)
+	var tooBig *wire.TooBigError
+	if errors.As(err, &tooBig) {
+		err = s.sendApart(n)
+	}
+	if err != nil {
+		os.Exit(0) // nobody is there
+	}
+}
+
+// sendApart sends each item in a message of its own, and an error in place of one that is too big even so.
+func (s *served) sendApart(all news) error {
+	head := news{Stats: all.Stats, Faults: all.Faults, Failed: all.Failed}
+	if err := s.link.Send(&head); err != nil {
+		return err
+	}
+	for _, u := range all.Updates {
+		one := news{Stats: all.Stats, Updates: []update{u}}
+		err := s.link.Send(&one)
+		var tooBig *wire.TooBigError
+		if errors.As(err, &tooBig) {
+			one.Updates[0] = update{Handle: u.Handle, Over: true, Err: pack(fmt.Errorf("engine: the output does not fit: %w", tooBig))}
+			err = s.link.Send(&one)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, r := range all.Replies {
+		if err := s.link.Send(&news{Stats: all.Stats, Replies: []reply{r}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// engine is the core; only open is called before there is one.
+func (s *served) engine() *core {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.core
+}
+
+func (s *served) open(ctx context.Context, cfg Config) (opened, error) {
+	e, err := open(ctx, cfg, func(c *core) (model, error) {
+		c.published = s.rouse
+		c.faults.announce = func(reports []FaultReport) {
+			s.tell(func(n *news) { n.Faults = reports })
+			s.flush() // now: the fault may be the end of this process
+		}
+		return loadCheckpoint(c)
+	})
+	if err != nil {
+		return opened{}, err
+	}
+	c := e.b.(*core)
+	e.dropped.Stop() // the parent watches its own handle
+	s.mu.Lock()
+	s.core = c
+	s.mu.Unlock()
+	go func() {
+		<-c.done
+		if err := c.err(); errors.Is(err, ErrEngineDead) {
+			s.tell(func(n *news) { n.Failed = pack(err) })
+		}
+	}()
+	cfg = c.config()
+	cfg.Logger = nil
+	return opened{cfg, c.counters()}, nil
+}
+
+func (s *served) start(ctx context.Context, o startOrder) ([]string, error) {
+	last := o.First + uint64(len(o.Requests))
+	rs, err := s.engine().startFor(ctx, o.Requests, o.Stream, func(i int, r *request) {
+		handle := o.First + uint64(i)
+		r.sink = func(r *request) { s.update(handle, r) }
+		s.mu.Lock()
+		s.requests[handle] = r
+		s.mu.Unlock()
+	})
+	if err != nil {
+		s.mu.Lock()
+		for h := o.First; h < last; h++ {
+			delete(s.requests, h)
+		}
+		s.mu.Unlock()
+		return nil, err
+	}
+	ids := make([]string, len(rs))
+	for i, r := range rs {
+		ids[i] = r.id
+	}
+	return ids, nil
+}
+
+// update is called by the loop when a request has something for its caller; published comes after all of them.
+func (s *served) update(handle uint64, r *request) {
+	u := update{Handle: handle, Deltas: r.take()}
+	select {
+	case <-r.done:
+		u.Over, u.Err = true, pack(r.err)
+		if !r.stream {
+			u.Out = &r.out
+		}
+	default:
+		if len(u.Deltas) == 0 {
+			return
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next.Updates = append(s.next.Updates, u)
+	if u.Over {
+		delete(s.requests, handle)
+	}
+}
+
+func (s *served) abort(_ context.Context, handles []uint64) (none, error) {
+	s.mu.Lock()
+	var rs []*request
+	for _, h := range handles {
+		if r := s.requests[h]; r != nil {
+			rs = append(rs, r)
+		}
+	}
+	s.mu.Unlock()
+	s.engine().abort(rs...)
+	return none{}, nil
+}
+
+func (s *served) shutdown(ctx context.Context, _ none) (closed, error) {
+	s.mu.Lock()
+	s.stopping = true
+	c := s.core
+	s.mu.Unlock()
+	err := c.shutdown(ctx)
+	out := closed{Report: c.shutdownReport(), Faults: c.faultReports(), Stats: c.counters(), Err: pack(err)}
+	if why := c.err(); errors.Is(why, ErrEngineDead) {
+		out.Failed = pack(why)
+	}
+	return out, nil
+}
