@@ -68,13 +68,15 @@ var (
 
 	// ErrContextDead is what calls return after a sticky error: see [DeadError].
 	ErrContextDead = errors.New("cuda: the context is dead")
+)
 
-	// Kinds of misuse: see [MisuseError].
-
+// Kinds of misuse: see [MisuseError].
+var (
 	ErrWrongThread  = errors.New("called off the worker's thread")
 	ErrWrongWorker  = errors.New("belongs to another worker")
 	ErrUseAfterFree = errors.New("use after free")
 	ErrDoubleFree   = errors.New("freed twice")
+	ErrCapturing    = errors.New("not while a stream captures")
 	ErrClosed       = errors.New("the worker is closed")
 	ErrUnmapped     = errors.New("the memory is unmapped")
 	ErrRange        = errors.New("out of range")
@@ -82,7 +84,7 @@ var (
 )
 
 // MisuseError is a mistake of the caller, found without asking the driver. Kind is one of ErrWrongThread, ErrWrongWorker, ErrUseAfterFree,
-// ErrDoubleFree, ErrClosed, ErrUnmapped, ErrRange, ErrArguments.
+// ErrDoubleFree, ErrCapturing, ErrClosed, ErrUnmapped, ErrRange, ErrArguments.
 type MisuseError struct {
 	Call   string // "Memory.Free"
 	Kind   error

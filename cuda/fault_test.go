@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -301,8 +300,8 @@ func TestErrorsMatch(t *testing.T) {
 		err := w.Synchronize()
 		require.Equal(t, &Error{Call: "cuCtxSynchronize", Code: 1, Name: "CUDA_ERROR_INVALID_VALUE", Text: "invalid argument"}, err)
 		require.EqualError(t, err, "cuda: cuCtxSynchronize: CUDA_ERROR_INVALID_VALUE (1): invalid argument")
-		require.True(t, errors.Is(err, ErrInvalidValue))
-		require.False(t, errors.Is(err, ErrOutOfMemory))
+		require.ErrorIs(t, err, ErrInvalidValue)
+		require.NotErrorIs(t, err, ErrOutOfMemory)
 		r.stub.Fail("cuCtxSynchronize", 1, 12345)
 		assert.EqualError(t, w.Synchronize(), "cuda: cuCtxSynchronize: CUDA_ERROR (12345): the driver has no text for it")
 	})

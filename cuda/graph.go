@@ -12,22 +12,28 @@ type Graph struct {
 	handle uintptr
 }
 
-// Capture records what fn queues on s, instead of doing it. Inside fn nothing may wait (Synchronize, copies without a stream, allocation).
+// Capture records what fn queues on s, instead of doing it. Inside fn nothing may wait (Synchronize, copies without a stream), and nothing
+// may be allocated or freed (ErrCapturing).
 // The capture is ended whatever fn does; its own error comes first, then that of the driver, which says when something spoilt the capture.
 func (s *Stream) Capture(owner string, fn func() error) (*Graph, error) {
 	if err := s.enter("Stream.Capture"); err != nil {
 		return nil, err
 	}
 	w := s.w
+	if w.capturing {
+		return nil, &MisuseError{"Stream.Capture", ErrCapturing, s.String()}
+	}
 	const threadLocal = 1 // other threads may allocate while this one captures
 	if err := w.call(&w.d.fn.captureBegin, s.handle, threadLocal); err != nil {
 		return nil, err
 	}
+	w.capturing = true
 	fnErr := errors.New("cuda: Stream.Capture: the function did not return")
 	var handle uintptr
 	var err error
 	func() {
 		defer func() { // on panic too: a stream left capturing refuses everything
+			w.capturing = false
 			err = w.call(&w.d.fn.captureEnd, s.handle, w.result(0))
 			handle = uintptr(w.out[0])
 			if fnErr != nil && handle != 0 && err == nil {

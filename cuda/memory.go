@@ -80,6 +80,9 @@ func (w *Worker) enterAlloc(call string, size int64) error {
 	if size <= 0 {
 		return &MisuseError{call, ErrArguments, fmt.Sprintf("%d bytes", size)}
 	}
+	if w.capturing { // it would spoil the capture, or become part of the graph
+		return &MisuseError{call, ErrCapturing, w.name}
+	}
 	return nil
 }
 

@@ -151,15 +151,19 @@ func (w *Worker) devicePool() (uintptr, error) {
 	return uintptr(w.out[0]), err
 }
 
+// trimDevicePool trims the device's pool and what graphs with allocations of their own (libraries make them) keep.
 func (w *Worker) trimDevicePool() error {
 	pool, err := w.devicePool()
-	if errors.Is(err, ErrNotSupported) {
-		return nil
+	if err == nil {
+		err = w.call(&w.d.fn.poolTrim, pool, 0)
 	}
-	if err != nil {
-		return err
+	graphs := w.call(&w.d.fn.graphMemTrim, uintptr(w.dev.handle))
+	for _, e := range []error{err, graphs} {
+		if e != nil && !errors.Is(e, ErrNotSupported) {
+			return e
+		}
 	}
-	return w.call(&w.d.fn.poolTrim, pool, 0)
+	return nil
 }
 
 func (w *Worker) poolStats(pool uintptr) (PoolStats, error) {

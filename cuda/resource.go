@@ -102,6 +102,9 @@ func (r *resource) free(call string) error {
 	if r.freed.Load() {
 		return &MisuseError{call, ErrDoubleFree, r.String()}
 	}
+	if r.w.capturing {
+		return &MisuseError{call, ErrCapturing, r.String()}
+	}
 	if r.w.dead.Load() == nil {
 		if err := r.release(); err != nil {
 			if r.w.dead.Load() == nil {

@@ -37,7 +37,6 @@ type symbols struct {
 	ctxSetCurrent  symbol `cu:"cuCtxSetCurrent"`
 	ctxSynchronize symbol `cu:"cuCtxSynchronize"`
 	ctxEnablePeer  symbol `cu:"cuCtxEnablePeerAccess"`
-	ctxDisablePeer symbol `cu:"cuCtxDisablePeerAccess"`
 
 	memGetInfo       symbol `cu:"cuMemGetInfo_v2"`
 	memAlloc         symbol `cu:"cuMemAlloc_v2"`
@@ -68,7 +67,6 @@ type symbols struct {
 
 	copyHtoD      symbol `cu:"cuMemcpyHtoD_v2"`
 	copyDtoH      symbol `cu:"cuMemcpyDtoH_v2"`
-	copyDtoD      symbol `cu:"cuMemcpyDtoD_v2"`
 	copyHtoDAsync symbol `cu:"cuMemcpyHtoDAsync_v2"`
 	copyDtoHAsync symbol `cu:"cuMemcpyDtoHAsync_v2"`
 	copyDtoDAsync symbol `cu:"cuMemcpyDtoDAsync_v2"`
@@ -99,7 +97,6 @@ type symbols struct {
 	launchKernelEx symbol `cu:"?cuLaunchKernelEx"`
 	captureBegin   symbol `cu:"cuStreamBeginCapture_v2"`
 	captureEnd     symbol `cu:"cuStreamEndCapture"`
-	captureStatus  symbol `cu:"cuStreamIsCapturing"`
 	graphDestroy   symbol `cu:"cuGraphDestroy"`
 	graphNodes     symbol `cu:"cuGraphGetNodes"`
 	graphInst      symbol `cu:"cuGraphInstantiateWithFlags"`

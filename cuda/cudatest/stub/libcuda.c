@@ -303,7 +303,6 @@ API R cuCtxEnablePeerAccess(void *ctx, unsigned flags) {
 	CHECK((device *)ctx != &devices[current], INVALID_DEVICE);
 	return end(OK);
 }
-API R cuCtxDisablePeerAccess(void *ctx) { (void)ctx; CONTEXT("cuCtxDisablePeerAccess"); return end(OK); }
 
 // ---- memory
 
@@ -526,7 +525,6 @@ static R copy(object *stream, P to, P from, uint64_t n, int check_to, int check_
 }
 API R cuMemcpyHtoD_v2(P to, const void *from, uint64_t n) { CONTEXT("cuMemcpyHtoD_v2"); NOT_IN_CAPTURE; return end(copy(NULL, to, (P)from, n, 1, 0)); }
 API R cuMemcpyDtoH_v2(void *to, P from, uint64_t n) { CONTEXT("cuMemcpyDtoH_v2"); NOT_IN_CAPTURE; return end(copy(NULL, (P)to, from, n, 0, 1)); }
-API R cuMemcpyDtoD_v2(P to, P from, uint64_t n) { CONTEXT("cuMemcpyDtoD_v2"); NOT_IN_CAPTURE; return end(copy(NULL, to, from, n, 1, 1)); }
 API R cuMemcpyHtoDAsync_v2(P to, const void *from, uint64_t n, void *s) {
 	CONTEXT("cuMemcpyHtoDAsync_v2");
 	STREAM_ARG(s);
@@ -706,7 +704,6 @@ API R cuStreamEndCapture(void *s, void **g) {
 	*g = graph;
 	return end(OK);
 }
-API R cuStreamIsCapturing(void *s, int *v) { CONTEXT("cuStreamIsCapturing"); CHECK(find(s, STREAM), INVALID_HANDLE); *v = ((object *)s)->owner != NULL; return end(OK); }
 API R cuGraphDestroy(void *g) { CONTEXT("cuGraphDestroy"); CHECK(find(g, GRAPH), INVALID_VALUE); forget(g); return end(OK); }
 API R cuGraphGetNodes(void *g, void *nodes, uint64_t *n) { (void)nodes; CONTEXT("cuGraphGetNodes"); CHECK(find(g, GRAPH), INVALID_VALUE); *n = ((object *)g)->n_ops; return end(OK); }
 static void copy_ops(object *x, const object *g) {
