@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/enginetest/enginetest/internal/tokenizer"
 	"github.com/enginetest/enginetest/ledger"
@@ -68,6 +67,9 @@ func (c *core) parts() map[string]any {
 		parts["model runner"] = c.runner
 		parts["scheduler"] = c.sched
 		parts["kv cache"] = c.cache
+		if c.tier != nil {
+			parts["kv offload"] = c.tier
+		}
 	}
 	return parts
 }
@@ -84,28 +86,7 @@ func (c *core) abortID(id string) bool {
 }
 
 func (c *core) resetPrefixCache(ctx context.Context) error {
-	result := make(chan error, 1)
-	c.mu.Lock()
-	if err := c.state.refusal(c.cause); err != nil {
-		c.mu.Unlock()
-		return err
-	}
-	c.post(func() {
-		err := c.cache.Reset()
-		if err != nil {
-			err = fmt.Errorf("%w: %w", ErrBlocksInUse, err)
-		}
-		c.answers = append(c.answers, func() { result <- err })
-	})
-	c.mu.Unlock()
-	select {
-	case err := <-result:
-		return err
-	case <-c.done:
-		return c.err()
-	case <-ctx.Done():
-		return fmt.Errorf("engine: prefix cache not reset: the engine is still in %s: %w", c.doing(), ctx.Err())
-	}
+	return c.ask(ctx, "prefix cache reset", func() error { return c.state.refusal(c.cause) }, c.forget)
 }
 
 func (c *core) encode(text string) ([]int32, error) {

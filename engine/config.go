@@ -42,6 +42,7 @@ type Config struct {
 	MaxNumBatchedTokens   int     // tokens in one step; 0 is 2048
 	MemoryUtilization     float64 // share of the device's memory for weights and KV cache, in (0, 1]; 0 is 0.92 on a GPU, and on the CPU a KV cache that holds 8 sequences of MaxModelLen, at most 1 GiB and half of what is free
 	KVCacheBytes          int64   // size of the KV cache; overrides MemoryUtilization
+	OffloadBytes          int64   // host memory for KV blocks that the device has no room for (a second prefix cache); 0 is off
 	DisablePrefixCache    bool
 	DisableChunkedPrefill bool
 	SkipTokenizer         bool // token ids only, even when the checkpoint has a tokenizer

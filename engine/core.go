@@ -11,6 +11,7 @@ import (
 
 	"github.com/enginetest/enginetest/internal/kvcache"
 	"github.com/enginetest/enginetest/internal/modelrunner"
+	"github.com/enginetest/enginetest/internal/offload"
 	"github.com/enginetest/enginetest/internal/scheduler"
 	"github.com/enginetest/enginetest/internal/tokenizer"
 	"github.com/enginetest/enginetest/ledger"
@@ -38,10 +39,15 @@ type core struct {
 	runner  modelrunner.Runner
 	sched   *scheduler.Scheduler
 	cache   *kvcache.Cache
-	dirty   []*request // have something for their caller
-	answers []func()   // to callers of something else
+	tier    *offload.Tier // nil: none
+	dirty   []*request    // have something for their caller
+	answers []func()      // to callers of something else
 	counts  Stats
 	dog     watchdog
+
+	connect      func(bytesPerBlock int64) (offload.Connector, error) // nil: host memory
+	tierOptions  offload.Options
+	tierReported bool // that it is out of use
 
 	published func() // after everything that the loop tells callers; nil: nobody needs it
 
@@ -114,6 +120,9 @@ func (c *core) serve() (err error) {
 		}
 		batch, seqs := c.sched.Schedule()
 		if batch == nil {
+			if c.tier != nil {
+				c.publish() // a transfer may have ended
+			}
 			c.enter("waiting for work")
 			select {
 			case <-c.wake:
@@ -252,6 +261,7 @@ func (c *core) publish() {
 	kv := c.cache.Stats()
 	c.counts.KVBlocks, c.counts.KVBlocksUsed, c.counts.KVBlocksCached = kv.Blocks, kv.Used, kv.Cached
 	c.counts.PrefixQueries, c.counts.PrefixHits = kv.Queries, kv.Hits
+	c.countOffload()
 	c.mu.Lock()
 	c.stats = c.counts
 	for _, r := range c.dirty {

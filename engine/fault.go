@@ -20,7 +20,7 @@ const (
 	FaultForward  FaultPoint = "forward"  // a step's forward pass
 	FaultSample   FaultPoint = "sample"
 	FaultOutput   FaultPoint = "output"   // detokenization and stop checks
-	FaultShutdown FaultPoint = "shutdown" // a release step
+	FaultShutdown FaultPoint = "shutdown" // a release step, of Sleep too
 )
 
 // FaultAction is what happens when a Fault strikes.

@@ -104,7 +104,7 @@ func (c *core) makeCache(maxPositions int) error {
 	c.sched = scheduler.New(scheduler.Config{
 		MaxSeqs: c.cfg.MaxNumSeqs, MaxTokens: c.cfg.MaxNumBatchedTokens, Chunked: !c.cfg.DisableChunkedPrefill,
 	}, c.cache)
-	return nil
+	return c.makeTier()
 }
 
 // profile runs one forward pass, so that what cannot run fails here and not in the first request.

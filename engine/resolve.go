@@ -50,6 +50,12 @@ func (c Config) resolve() (Config, error) {
 	if c.Core == ChildProcess && runtime.GOOS != "linux" {
 		return c, &ParamError{"Core", c.Core, "InProcess on " + runtime.GOOS + ": only Linux can tie a child's life to its parent's"}
 	}
+	if c.OffloadBytes < 0 {
+		return c, &ParamError{"OffloadBytes", c.OffloadBytes, "≥ 0"}
+	}
+	if c.OffloadBytes > 0 && c.DisablePrefixCache {
+		return c, &ParamError{"OffloadBytes", c.OffloadBytes, "0 with DisablePrefixCache: it keeps prefixes"}
+	}
 	if c.StartTimeout < 0 {
 		return c, &ParamError{"StartTimeout", c.StartTimeout, "> 0, or 0 for the default"}
 	}

@@ -76,12 +76,13 @@ func (c *core) release() {
 	c.phaseOver("abort", c.ordered, fmt.Sprintf("%d requests ended", live))
 	c.enter("release of the model runner")
 	held, began := c.ledger.Bytes(), time.Now()
-	err := c.closeRunner()
+	err := errors.Join(c.closeTier(), c.closeRunner())
 	if left := c.ledger.Holdings(); len(left) > 0 {
 		err = errors.Join(err, &LeakError{Holdings: left})
 	}
 	c.phaseOver("release", began, fmt.Sprintf("%s of %s given back", ledger.FormatBytes(held-c.ledger.Bytes()), ledger.FormatBytes(held)))
 	c.mu.Lock()
+	c.tier, c.connect = nil, nil
 	c.runner, c.sched, c.cache, c.tok, c.limits.tok, c.counts = nil, nil, nil, nil, nil, Stats{}
 	c.result = err
 	c.state.to(Stopped)

@@ -18,5 +18,16 @@ type Stats struct {
 	KVBlocksUsed   int // held by sequences now
 	KVBlocksCached int // with a prefix that a new request can hit
 	PrefixQueries  int // prompt tokens looked up in the prefix cache
-	PrefixHits     int // and found there
+	PrefixHits     int // and found there, or in host memory
+
+	OffloadBlocks     int   // of host memory, in all
+	OffloadBlocksUsed int   // that hold a prefix
+	OffloadBytes      int64 // that they take
+	OffloadPending    int   // copies under way or queued
+	OffloadStores     int   // blocks copied to host memory
+	OffloadHits       int   // prompt tokens copied back
+	OffloadErrors     int   // copies that failed or were given up: a block less to be found, or one computed again
+
+	SleepLevel                   int // 1 or 2; 0: awake
+	WeightsAsleep, KVCacheAsleep bool
 }

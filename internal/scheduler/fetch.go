@@ -66,6 +66,9 @@ func (s *Scheduler) fetch(q *Seq) fetchResult {
 	return fetching
 }
 
+// Fetching counts the waiting sequences whose prefix is being loaded; they hold blocks.
+func (s *Scheduler) Fetching() int { return len(s.fetches) }
+
 func (s *Scheduler) endFetch(f *fetch) {
 	s.fetches = slices.DeleteFunc(s.fetches, func(x *fetch) bool { return x == f })
 }

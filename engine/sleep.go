@@ -1,0 +1,208 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+
+	"github.com/enginetest/enginetest/internal/modelrunner"
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// What Wake can bring back by itself.
+const (
+	TagWeights = "weights"  // and whatever else the device holds besides the KV cache
+	TagKVCache = "kv_cache" // empty
+)
+
+// Sleep gives all device memory back until Wake. Level 1 keeps the weights on the host: on a GPU in host memory, on the CPU device as the mapped
+// files of the checkpoint, which the ledger then lists under "host". Level 2 keeps nothing: Wake loads the checkpoint again. An engine that sleeps
+// at level 1 can go to level 2; otherwise a second Sleep releases what a Wake has brought back.
+//
+// Running requests end with FinishAbort and what they have, and their callers get [ErrSleeping], as does who comes while the engine sleeps: wait
+// for your requests before, when they are to finish. The prefix cache is emptied, in host memory too, because Wake may find other weights there.
+// Stats, Holdings, Encode and Decode work as ever.
+//
+// Errors: [*ParamError], a state's refusal, [errors.ErrUnsupported] when the device cannot. Memory that would not go is another, which Holdings
+// lists: the engine sleeps all the same, and Wake, Sleep and Shutdown try again. When ctx ends first, the engine falls asleep later.
+func (e *Engine) Sleep(ctx context.Context, level int) error {
+	defer runtime.KeepAlive(e)
+	s, err := e.sleeper()
+	if err != nil {
+		return err
+	}
+	return s.sleep(ctx, level)
+}
+
+// Wake undoes Sleep: for the given tags ([TagWeights], [TagKVCache]), or for all. The engine takes work again once nothing sleeps. Of an engine
+// that does not sleep it asks nothing.
+//
+// A call that fails has changed nothing: the engine sleeps as before, holds what it held, and can be woken again. Errors: [*ParamError] for a tag,
+// [ErrOutOfMemory], [*CheckpointError] when the files of level 2 are gone or not what they were, a state's refusal. When ctx ends first, the
+// engine wakes later.
+func (e *Engine) Wake(ctx context.Context, tags ...string) error {
+	defer runtime.KeepAlive(e)
+	s, err := e.sleeper()
+	if err != nil {
+		return err
+	}
+	return s.wakeUp(ctx, tags)
+}
+
+// sleeper is a backend that can sleep.
+type sleeper interface {
+	sleep(ctx context.Context, level int) error
+	wakeUp(ctx context.Context, tags []string) error
+}
+
+var _ sleeper = (*core)(nil)
+
+func (e *Engine) sleeper() (sleeper, error) {
+	if s, ok := e.b.(sleeper); ok {
+		return s, nil
+	}
+	return nil, fmt.Errorf("engine: sleep: %w by this kind of engine", errors.ErrUnsupported)
+}
+
+func (c *core) sleep(ctx context.Context, level int) error {
+	if level != 1 && level != 2 {
+		return &ParamError{"level", level, "1 (weights stay on the host) or 2 (nothing stays)"}
+	}
+	return c.ask(ctx, "falling asleep", func() error {
+		if c.state == Running {
+			if _, ok := c.runner.(modelrunner.Sleeper); !ok {
+				return fmt.Errorf("engine: sleep: %w by device %s", errors.ErrUnsupported, c.cfg.Device)
+			}
+			c.state.to(Sleeping) // before the loop comes to it: nobody starts a request any more
+		}
+		return c.sleepRefusal()
+	}, func(ctx context.Context) error { return c.fallAsleep(ctx, level) })
+}
+
+func (c *core) wakeUp(ctx context.Context, tags []string) error {
+	for _, t := range tags {
+		if t != TagWeights && t != TagKVCache {
+			return &ParamError{"tag", fmt.Sprintf("%q", t), fmt.Sprintf("%q or %q", TagWeights, TagKVCache)}
+		}
+	}
+	wanted := func(tag string) bool { return len(tags) == 0 || slices.Contains(tags, tag) }
+	return c.ask(ctx, "waking up", func() error {
+		if c.state == Running {
+			return nil
+		}
+		return c.sleepRefusal()
+	}, func(context.Context) error { return c.getUp(wanted(TagWeights), wanted(TagKVCache)) })
+}
+
+// sleepRefusal is why an engine can neither sleep nor wake; the caller holds the lock.
+func (c *core) sleepRefusal() error {
+	if err := c.state.refusal(c.cause); !errors.Is(err, ErrSleeping) {
+		return err
+	}
+	return nil
+}
+
+// ask has the loop do something, and waits for its answer. check runs at once, with the lock held. The context of do ends with ctx and with the
+// engine.
+func (c *core) ask(ctx context.Context, what string, check func() error, do func(context.Context) error) error {
+	result := make(chan error, 1)
+	c.mu.Lock()
+	if err := check(); err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	c.post(func() {
+		c.enter(what)
+		ctx, cancel := context.WithCancel(ctx)
+		defer context.AfterFunc(c.life, cancel)()
+		defer cancel()
+		err := public(do(ctx))
+		c.answers = append(c.answers, func() { result <- err })
+	})
+	c.mu.Unlock()
+	select {
+	case err := <-result:
+		return err
+	case <-c.done:
+		return c.err()
+	case <-ctx.Done():
+		return fmt.Errorf("engine: %s: still in %s: %w", what, c.doing(), ctx.Err())
+	}
+}
+
+// fallAsleep ends all requests, forgets all prefixes and gives the device memory back.
+func (c *core) fallAsleep(ctx context.Context, level int) error {
+	c.mu.Lock()
+	var live []*request
+	for _, r := range c.requests {
+		live = append(live, r)
+	}
+	c.mu.Unlock()
+	for _, r := range live {
+		c.endRequest(r, FinishAbort, ErrSleeping)
+	}
+	if err := c.forget(ctx); err != nil { // its tier is out of use then
+		c.log.Warn("KV offload is out of use", "error", err)
+	}
+	s := c.runner.(modelrunner.Sleeper)
+	held := c.ledger.Bytes()
+	err := s.Sleep(level == 1 && c.counts.SleepLevel <= 1)
+	c.counts.SleepLevel = max(c.counts.SleepLevel, level)
+	c.counts.WeightsAsleep, c.counts.KVCacheAsleep = true, true
+	c.log.Info("engine asleep", "level", c.counts.SleepLevel, "ended", len(live), "held_before", ledger.FormatBytes(held),
+		"holds", ledger.FormatBytes(c.ledger.Bytes()))
+	if err != nil {
+		return fmt.Errorf("engine: asleep, but not all memory was given back: %w", err)
+	}
+	return nil
+}
+
+// getUp wakes parts; those that it woke sleep again when a later one does not wake.
+func (c *core) getUp(weights, kv bool) error {
+	weights, kv = weights && c.counts.WeightsAsleep, kv && c.counts.KVCacheAsleep
+	if !weights && !kv {
+		return nil
+	}
+	s := c.runner.(modelrunner.Sleeper)
+	if weights {
+		if err := s.WakeWeights(); err != nil {
+			return fmt.Errorf("engine: weights not woken: %w", err)
+		}
+	}
+	if kv {
+		if err := c.wakeKV(); err != nil {
+			err = fmt.Errorf("engine: KV cache not woken: %w", err)
+			if weights {
+				err = errors.Join(err, s.Sleep(c.counts.SleepLevel == 1))
+			}
+			return err
+		}
+	}
+	c.counts.WeightsAsleep = c.counts.WeightsAsleep && !weights
+	c.counts.KVCacheAsleep = c.counts.KVCacheAsleep && !kv
+	if !c.counts.WeightsAsleep && !c.counts.KVCacheAsleep {
+		c.counts.SleepLevel = 0
+		c.mu.Lock()
+		if c.state == Sleeping { // not Draining or ShuttingDown meanwhile
+			c.state.to(Running)
+		}
+		c.mu.Unlock()
+	}
+	return nil
+}
+
+// wakeKV allocates a KV cache as large as before, when there is room for it.
+func (c *core) wakeKV() error {
+	blocks := c.cache.Stats().Blocks
+	free, total, err := c.runner.FreeMemory()
+	if err != nil {
+		return fmt.Errorf("cannot measure device memory: %w", err)
+	}
+	if need := int64(blocks) * c.runner.KVBytesPerBlock(); need > free {
+		return fmt.Errorf("%w: the KV cache has %s, and %s of %s are free", ErrOutOfMemory,
+			ledger.FormatBytes(need), ledger.FormatBytes(free), ledger.FormatBytes(total))
+	}
+	return c.runner.AllocateKV(blocks)
+}
