@@ -19,25 +19,30 @@ var cubin80 []byte
 //go:embed kernels.sm_90.cubin.gz
 var cubin90 []byte
 
-// Image is the best image for a device of this compute capability: machine code where there is some, else PTX, which the driver compiles once (about a second) and
-// keeps in ~/.nv. Devices below 8.0 lack the instructions that the kernels need.
+// Image is the best image for a device of this compute capability: machine code where there is some, else PTX. Devices below 8.0 lack the instructions that the
+// kernels need.
 func Image(major, minor int) (name string, image []byte, err error) {
-	var data []byte
 	switch {
 	case major < 8:
 		return "", nil, fmt.Errorf("kernels: the device has compute capability %d.%d, want at least 8.0", major, minor)
 	case major == 9 && minor == 0:
-		name, data = "kernels.sm_90.cubin", cubin90
+		return unzip("kernels.sm_90.cubin", cubin90)
 	case major == 8 && (minor == 0 || minor == 6):
-		name, data = "kernels.sm_80.cubin", cubin80
-	default:
-		name, data = "kernels.sm_80.ptx", ptx
+		return unzip("kernels.sm_80.cubin", cubin80)
 	}
+	return PTX()
+}
+
+// PTX is the image for any device from 8.0 on: the driver compiles it once (seconds) and keeps the result in ~/.nv.
+func PTX() (name string, image []byte, err error) { return unzip("kernels.sm_80.ptx", ptx) }
+
+func unzip(name string, data []byte) (string, []byte, error) {
 	z, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return "", nil, fmt.Errorf("kernels: %s: %w", name, err)
 	}
-	if image, err = io.ReadAll(z); err != nil {
+	image, err := io.ReadAll(z)
+	if err != nil {
 		return "", nil, fmt.Errorf("kernels: %s: %w", name, err)
 	}
 	return name, image, nil

@@ -1,0 +1,259 @@
+package cudarunner
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/internal/modelrunner"
+	"github.com/enginetest/enginetest/internal/sample"
+)
+
+// samplerCount is how many rows the host samples at once.
+var samplerCount = max(2, runtime.GOMAXPROCS(0))
+
+// wanted is a row whose logits somebody wants: to draw the next token of a sequence, or the log-probabilities of a prompt token.
+type wanted struct {
+	row    int
+	seq    int
+	state  *sample.State // nil: a prompt token
+	target int           // its index in Targets
+}
+
+// Execute implements [modelrunner.Runner].
+func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) {
+	if err := r.check(b); err != nil {
+		return nil, fmt.Errorf("cudarunner: bad batch: %w", err)
+	}
+	if err := call(r.options.Hooks.Forward); err != nil {
+		return nil, err
+	}
+	out := make([]modelrunner.SeqResult, len(b.Seqs))
+	var rows []wanted
+	for i := range b.Seqs {
+		s := &b.Seqs[i]
+		out[i].PromptLogprobs = make([][]sample.Logprob, len(s.Targets))
+		for j := range s.Targets {
+			rows = append(rows, wanted{row: s.Start + j, seq: i, target: j})
+		}
+		if s.Sampler != nil {
+			rows = append(rows, wanted{row: s.Start + s.Len - 1, seq: i, state: s.Sampler})
+		}
+	}
+	if len(rows) > 0 {
+		if err := call(r.options.Hooks.Sample); err != nil {
+			return nil, err
+		}
+	}
+	var s *step
+	n := min(len(rows), logitRows)
+	err := r.worker.Do(func() error {
+		var err error
+		if s, err = r.compute(b, rows); err != nil || n == 0 {
+			return errors.Join(err, r.stream.Synchronize())
+		}
+		return r.fetch(b, rows[:n])
+	})
+	for at := 0; err == nil && n > 0; {
+		r.results(b, rows[at:at+n], out)
+		if at += n; at == len(rows) {
+			break
+		}
+		n = min(len(rows)-at, logitRows)
+		err = r.worker.Do(func() error { // the next rows' logits
+			if err := r.sampleRows(s, at, n); err != nil {
+				return err
+			}
+			return r.fetch(b, rows[at:at+n])
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// compute queues a step up to the tokens of its first rows.
+func (r *Runner) compute(b *modelrunner.Batch, rows []wanted) (*step, error) {
+	n, context, blocks := len(b.Tokens), 0, 1
+	s := &step{tokens: n, decode: len(b.Seqs) == n, splits: 1}
+	for _, q := range b.Seqs {
+		context, blocks = max(context, q.Context), max(blocks, len(q.Blocks))
+	}
+	if err := r.rope.fill(context); err != nil {
+		return nil, err
+	}
+	s.maxTable = max(16, 1<<bits.Len(uint(blocks-1)))
+	graphed := s.decode && n <= logitRows && len(rows) == n
+	seqs := len(b.Seqs)
+	if graphed {
+		s.tokens = bucket(n, r.work.tokens)
+		seqs = s.tokens
+	}
+	s.splits = r.attentionSplits(s.tokens, context)
+	var err error
+	if s.in, err = r.upload(b, rows, s.tokens, seqs, s.maxTable); err != nil {
+		return nil, err
+	}
+	if s.decode {
+		s.in.seqs = 0
+	}
+	if graphed {
+		return s, r.decode(s)
+	}
+	if err := r.forward(s); err != nil || len(rows) == 0 {
+		return s, err
+	}
+	if s.pending > 0 { // the rows that are wanted may be wanted twice: the residual stream is completed once
+		if err := r.normalize(s, r.norm, s.tokens, 0, r.work.h, r.mode(s.tokens)); err != nil {
+			return nil, err
+		}
+	}
+	return s, r.sampleRows(s, 0, min(len(rows), logitRows))
+}
+
+// sampleRows computes logits and draws of the rows [at, at+n) that are wanted.
+func (r *Runner) sampleRows(s *step, at, n int) error {
+	if err := r.project(s, n, s.in.rows+cuda.DevicePtr(4*at)); err != nil {
+		return err
+	}
+	t := *s
+	t.in.draws += cuda.DevicePtr(4 * drawWords * at)
+	return r.draw(&t, n)
+}
+
+// fetch brings tokens back, and the logits of rows that the host has to look at, and waits.
+func (r *Runner) fetch(b *modelrunner.Batch, rows []wanted) error {
+	w := &r.work
+	if err := w.memory.CopyToAsync(r.in.tokens, 0, w.tokensOut, int64(4*len(rows)), r.stream); err != nil {
+		return err
+	}
+	bytes := int64(4 * r.VocabSize)
+	copied := func(need func(i int) bool) error {
+		for i := range rows {
+			if !need(i) {
+				continue
+			}
+			if err := r.hostLogits(); err != nil {
+				return err
+			}
+			if err := w.memory.CopyToAsync(r.logits, int64(i)*bytes, w.logits+int64(i)*bytes, bytes, r.stream); err != nil {
+				return err
+			}
+		}
+		return r.stream.Synchronize()
+	}
+	if err := copied(func(i int) bool { return !r.drawn(rows[i]) }); err != nil {
+		return err
+	}
+	tokens, failed := r.tokens(len(rows)), false
+	for i := range rows {
+		failed = failed || tokens[i] < 0
+	}
+	if !failed {
+		return nil
+	}
+	return copied(func(i int) bool { return r.drawn(rows[i]) && tokens[i] < 0 })
+}
+
+// drawn says that the device draws this row.
+func (r *Runner) drawn(w wanted) bool {
+	return w.state != nil && onDevice(&w.state.Params, r.VocabSize)
+}
+
+func (r *Runner) tokens(n int) []int32 {
+	return unsafe.Slice((*int32)(unsafe.Pointer(&r.in.tokens.Bytes()[0])), n)
+}
+
+// hostLogits makes room for logits in host memory, when the first row needs it.
+func (r *Runner) hostLogits() error {
+	if r.logits != nil {
+		return nil
+	}
+	bytes := int64(4 * logitRows * r.VocabSize)
+	if hook := r.options.Hooks.Allocate; hook != nil {
+		if err := hook("staging", bytes); err != nil {
+			return err
+		}
+	}
+	m, err := r.worker.AllocPinned("staging", bytes)
+	if err != nil {
+		return err
+	}
+	r.own("staging", bytes, m.Free)
+	r.logits = m
+	return nil
+}
+
+// results reads what fetch brought: tokens as they are, logits through the host's sampler.
+func (r *Runner) results(b *modelrunner.Batch, rows []wanted, out []modelrunner.SeqResult) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	tokens := r.tokens(len(rows))
+	for i, w := range rows {
+		if r.drawn(w) && tokens[i] >= 0 {
+			out[w.seq].Token = tokens[i]
+			continue
+		}
+		logits := unsafe.Slice((*float32)(unsafe.Pointer(&r.logits.Bytes()[4*i*r.VocabSize])), r.VocabSize)
+		s := <-r.samplers
+		wg.Go(func() {
+			defer func() { r.samplers <- s }()
+			res, seq := &out[w.seq], &b.Seqs[w.seq]
+			if w.state == nil {
+				res.PromptLogprobs[w.target] = s.Logprobs(logits, seq.Targets[w.target], seq.PromptLogprobs)
+				return
+			}
+			res.Token, res.Logprobs, res.Err = s.Draw(w.state, logits)
+		})
+	}
+}
+
+// check refuses a batch that would read or write where it must not: a fault of the scheduler's, not of a request.
+func (r *Runner) check(b *modelrunner.Batch) error {
+	n, size := len(b.Tokens), r.options.BlockSize
+	switch {
+	case r.kv == nil:
+		return errors.New("there is no KV cache: AllocateKV comes before, Close after Execute")
+	case n == 0:
+		return errors.New("no tokens")
+	case n > r.work.tokens:
+		return fmt.Errorf("%d tokens, room for %d (MaxNumBatchedTokens)", n, r.work.tokens)
+	case len(b.Positions) != n || len(b.Slots) != n:
+		return fmt.Errorf("%d tokens, %d positions, %d slots", n, len(b.Positions), len(b.Slots))
+	}
+	for i, id := range b.Tokens {
+		switch {
+		case uint(id) >= uint(r.VocabSize):
+			return fmt.Errorf("token %d in row %d, the vocabulary has %d", id, i, r.VocabSize)
+		case uint(b.Positions[i]) >= uint(r.rope.positions):
+			return fmt.Errorf("position %d in row %d, the longest sequence is %d (MaxModelLen)", b.Positions[i], i, r.rope.positions)
+		case uint(b.Slots[i]) >= uint(r.blocks*size):
+			return fmt.Errorf("slot %d in row %d, the KV cache has %d", b.Slots[i], i, r.blocks*size)
+		}
+	}
+	end := 0
+	for i, s := range b.Seqs {
+		if s.Start != end || s.Len <= 0 || s.Start+s.Len > n {
+			return fmt.Errorf("sequence %d has rows [%d, %d) of %d, want them to begin at %d", i, s.Start, s.Start+s.Len, n, end)
+		}
+		end = s.Start + s.Len
+		if int(b.Positions[end-1]) != s.Context-1 || s.Context > len(s.Blocks)*size || len(s.Targets) > s.Len {
+			return fmt.Errorf("sequence %d: last position %d, context %d, %d blocks of %d, %d prompt targets in %d rows",
+				i, b.Positions[end-1], s.Context, len(s.Blocks), size, len(s.Targets), s.Len)
+		}
+		for _, id := range s.Blocks {
+			if uint(id) >= uint(r.blocks) {
+				return fmt.Errorf("sequence %d: block %d, the KV cache has %d", i, id, r.blocks)
+			}
+		}
+	}
+	if end != n {
+		return fmt.Errorf("%d tokens, the sequences have %d", n, end)
+	}
+	return nil
+}

@@ -1,0 +1,273 @@
+package cudarunner
+
+import (
+	"math"
+
+	"github.com/enginetest/enginetest/cuda"
+)
+
+// Modes of activations and of products, numbered as in the kernels.
+const (
+	plain, split, round = 0, 1, 2
+	store, silu, add    = 0, 1, 2
+)
+
+// headsTogether is how many query heads of a KV head a block of the attention kernel takes.
+const headsTogether = 4
+
+// step is what the kernels of one step need to know of it. Everything else they read from the device: a graph is a step's kernels for any batch of the same shape.
+type step struct {
+	in       addresses
+	tokens   int
+	decode   bool // every row is a sequence of its own
+	splits   int  // of attention
+	maxTable int  // blocks in a row of the block tables
+	pending  int  // parts in work.y that the next norm adds to the residual stream
+	bias     int64
+}
+
+// forward runs the decoder; the last products stay pending.
+func (r *Runner) forward(s *step) error {
+	w := &r.work
+	if err := r.run("embed_"+r.weight.String(), cuda.Dim{X: s.tokens}, 256, 0, r.at(r.embed.at), s.in.tokens, w.ptr(w.x), r.embed.kb()); err != nil {
+		return err
+	}
+	for i := range r.layers {
+		var err error
+		if s.tokens == 1 {
+			err = r.layerOfOne(s, i)
+		} else {
+			err = r.layerOfMany(s, i)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Runner) run(name string, grid cuda.Dim, threads, shared int, args ...any) error {
+	return r.kernels.run(r.stream, name, grid, threads, shared, args...)
+}
+
+// layerOfOne is a layer of a step of one row: norms and residuals are part of the products.
+func (r *Runner) layerOfOne(s *step, i int) error {
+	l, w := &r.layers[i], &r.work
+	if err := r.gemv(l.qkv, w.x, l.inputNorm, w.ptr(w.qkv), store, false); err != nil {
+		return err
+	}
+	if err := r.attention(s, i, 1, output{w.attn1, 0, plain, w.attn.kb}); err != nil {
+		return err
+	}
+	if err := r.gemv(l.o, w.attn1, 0, w.ptr(w.x), add, true); err != nil {
+		return err
+	}
+	if err := r.gemv(l.gateUp, w.x, l.postNorm, w.ptr(w.mlp1), silu, true); err != nil {
+		return err
+	}
+	return r.gemv(l.down, w.mlp1, 0, w.ptr(w.x), add, true)
+}
+
+func (r *Runner) layerOfMany(s *step, i int) error {
+	l, w := &r.layers[i], &r.work
+	mode := r.mode(s.tokens)
+	if err := r.normalize(s, l.inputNorm, s.tokens, 0, w.h, mode); err != nil {
+		return err
+	}
+	parts, err := r.product(l.qkv, w.h, mode, s.tokens, w.ptr(w.qkv), l.qkv.rows, store, output{})
+	if err != nil {
+		return err
+	}
+	if err := r.attention(s, i, parts, output{w.attn.at, w.attn.plane, mode, w.attn.kb}); err != nil {
+		return err
+	}
+	if err := r.addProduct(s, l.o, w.attn, mode); err != nil {
+		return err
+	}
+	if err := r.normalize(s, l.postNorm, s.tokens, 0, w.h, mode); err != nil {
+		return err
+	}
+	if _, err := r.product(l.gateUp, w.h, mode, s.tokens, 0, 0, silu, output{w.mlp.at, w.mlp.plane, mode, w.mlp.kb}); err != nil {
+		return err
+	}
+	return r.addProduct(s, l.down, w.mlp, mode)
+}
+
+// mode is how the inputs of products are kept in a step of so many rows.
+func (r *Runner) mode(tokens int) int {
+	switch {
+	case r.weight == f32:
+		return plain
+	case r.precise || tokens <= exactRows:
+		return split
+	}
+	return round
+}
+
+// output is where a kernel puts an activation.
+type output struct {
+	at, plane int64
+	mode, kb  int
+}
+
+// gemv is a product of one row; with a norm weight the row is normalized first.
+func (r *Runner) gemv(m matrix, x, norm int64, out cuda.DevicePtr, mode int, withBias bool) error {
+	bias := int64(0)
+	if withBias {
+		bias = m.bias
+	}
+	groups := (m.rows + 15) / 16
+	return r.run("gemv_"+r.weight.String(), cuda.Dim{X: min(groups, r.kernels.gemvBlocks*r.kernels.sms)}, 512, m.kb()*128, r.at(m.at), r.work.ptr(x), r.at(norm), r.HiddenSize,
+		float32(r.RMSNormEps), r.at(bias), out, mode, m.rows, m.kb())
+}
+
+// normalize adds what is pending to the residual stream and normalizes n rows of it: those of the addresses in rows, or the first.
+func (r *Runner) normalize(s *step, weight int64, n int, rows cuda.DevicePtr, out activity, mode int) error {
+	w := &r.work
+	err := r.run("norm_"+r.weight.String(), cuda.Dim{X: n}, 256, 0, w.ptr(w.x), rows, w.ptr(w.y), s.pending, int64(s.tokens*w.h.kb*32), r.at(s.bias), r.at(weight),
+		w.ptr(out.at), out.plane, mode, r.HiddenSize, w.h.kb, float32(r.RMSNormEps))
+	s.pending, s.bias = 0, 0
+	return err
+}
+
+// addProduct adds a product to the residual stream: at once, or in the next norm.
+func (r *Runner) addProduct(s *step, m matrix, x activity, mode int) error {
+	w := &r.work
+	if s.tokens > skinnyRows && r.splits(m, s.tokens) == 1 {
+		_, err := r.product(m, x, mode, s.tokens, w.ptr(w.x), w.h.kb*32, add, output{})
+		return err
+	}
+	parts, err := r.product(m, x, mode, s.tokens, w.ptr(w.y), w.h.kb*32, store, output{})
+	s.pending, s.bias = parts, m.bias
+	return err
+}
+
+// splits is how many blocks share the columns of a product, so that the device is full.
+func (r *Runner) splits(m matrix, tokens int) int {
+	blocks, least := 0, 8 // column blocks that a share has at least
+	switch {
+	case r.weight == f32:
+		blocks = (tokens + 63) / 64 * ((m.rows + 63) / 64)
+	case tokens <= skinnyRows:
+		blocks = (m.rows + 16*r.kernels.rowWarps - 1) / (16 * r.kernels.rowWarps)
+	default:
+		blocks = (tokens + 127) / 128 * ((m.rows + 127) / 128)
+	}
+	n := (2*r.kernels.sms + blocks/2) / blocks
+	return max(1, min(n, maxSplits, m.kb()/least, r.work.rows/tokens))
+}
+
+// product multiplies rows with a matrix; it returns the number of parts that it left in out.
+func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.DevicePtr, ld, what int, act output) (int, error) {
+	w, parts := &r.work, 1
+	if what == store && out != w.ptr(w.logits) {
+		parts = r.splits(m, tokens)
+	}
+	bias := m.bias
+	if what == store {
+		bias = 0 // whoever adds up the parts adds it
+	}
+	planes := 1
+	if mode == split {
+		planes = 2
+	}
+	stride := int64(tokens * ld)
+	if r.weight != f32 && tokens <= skinnyRows {
+		name := "skinny8"
+		switch {
+		case tokens > 32:
+			name = "skinny64"
+		case tokens > 16:
+			name = "skinny32"
+		case tokens > 8:
+			name = "skinny16"
+		}
+		if mode == split {
+			name += "_split"
+		}
+		return parts, r.run(name+"_"+r.weight.String(), cuda.Dim{X: (m.rows + 16*r.kernels.rowWarps - 1) / (16 * r.kernels.rowWarps), Y: parts}, 256, 0, r.at(m.at), w.ptr(x.at), x.plane,
+			out, stride, what, w.ptr(act.at), act.plane, act.mode, act.kb, r.at(bias), tokens, m.rows, ld, m.kb(), r.kernels.rowWarps)
+	}
+	tile, shared := 128, 3*32<<10
+	if r.weight == f32 {
+		tile, shared = 64, 2*16*65*4
+	}
+	blocks := (tokens + tile - 1) / tile * ((m.rows + tile - 1) / tile)
+	return parts, r.run("gemm_"+r.weight.String(), cuda.Dim{X: blocks, Y: parts}, 256, shared, w.ptr(x.at), r.at(m.at), x.plane, planes, out, stride, what,
+		w.ptr(act.at), act.plane, act.mode, act.kb, r.at(bias), tokens, m.rows, ld, m.kb())
+}
+
+// attention rotates queries and keys, writes keys and values to the cache and attends. The heads are in parts in work.qkv.
+func (r *Runner) attention(s *step, i, parts int, out output) error {
+	l, w, kv := &r.layers[i], &r.work, "f16"
+	if r.kvF32 {
+		kv = "f32"
+	}
+	half := r.kv.Size() / int64(2*r.NumLayers)
+	k := r.kv.Ptr() + cuda.DevicePtr(int64(2*i)*half)
+	heads := []any{
+		w.ptr(w.qkv), parts, int64(s.tokens * l.qkv.rows), l.qkv.rows, r.at(l.qkv.bias), r.at(l.qNorm), r.at(l.kNorm), float32(r.RMSNormEps), r.rope.cos(),
+		r.rope.sin(), r.NumHeads, r.NumKVHeads, r.HeadDim, k, k + cuda.DevicePtr(half), r.options.BlockSize, r.headPad, s.in.positions, s.in.slots,
+	}
+	fused := 1
+	if !s.decode {
+		fused = 0
+		if err := r.run("rope_"+kv, cuda.Dim{X: s.tokens, Y: (r.NumHeads + 2*r.NumKVHeads + 3) / 4}, 128, 0, heads...); err != nil {
+			return err
+		}
+	}
+	lanes := "2"
+	for _, n := range []int{4, 8, 16, 32} {
+		if r.headPad > 8*n/2 {
+			lanes = map[int]string{4: "4", 8: "8", 16: "16", 32: "32"}[n]
+		}
+	}
+	together, name := r.together()
+	groups := (r.NumHeads/r.NumKVHeads + together - 1) / together
+	shared := 4 * (5*together*r.headPad + 8*together)
+	args := append(heads, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i), float32(1/math.Sqrt(float64(r.HeadDim))), fused,
+		w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb, w.ptr(w.partial), w.ptr(w.done))
+	return r.run("attend_"+kv+"_"+lanes+"_"+name, cuda.Dim{X: s.tokens, Y: r.NumKVHeads * groups, Z: s.splits}, 128, shared, args...)
+}
+
+// together is how many query heads share a block of the attention kernel.
+func (r *Runner) together() (int, string) {
+	if r.NumHeads == r.NumKVHeads {
+		return 1, "1"
+	}
+	return headsTogether, "4"
+}
+
+// attentionSplits is how many blocks share a context: as many as fill the device and have 32 tokens each. A power of two, so that few graphs are needed.
+func (r *Runner) attentionSplits(rows, context int) int {
+	together, _ := r.together()
+	units := rows * r.NumKVHeads * ((r.NumHeads/r.NumKVHeads + together - 1) / together)
+	n := 1
+	for units*n*2 <= maxUnits && units*n < 2*r.kernels.sms && context > 64*n {
+		n *= 2
+	}
+	return n
+}
+
+// project computes the logits of n rows: all of the step's, or those that rows lists.
+func (r *Runner) project(s *step, n int, rows cuda.DevicePtr) error {
+	w := &r.work
+	if s.tokens == 1 && n == 1 {
+		return r.gemv(r.lmHead, w.x, r.norm, w.ptr(w.logits), store, false)
+	}
+	mode := r.mode(n)
+	if err := r.normalize(s, r.norm, n, rows, w.last, mode); err != nil {
+		return err
+	}
+	_, err := r.product(r.lmHead, w.last, mode, n, w.ptr(w.logits), r.VocabSize, store, output{})
+	return err
+}
+
+// draw draws a token from each of n rows of logits.
+func (r *Runner) draw(s *step, n int) error {
+	w := &r.work
+	if err := r.run("race", cuda.Dim{X: raceShares, Y: n}, 256, 0, w.ptr(w.logits), s.in.draws, w.ptr(w.best), r.VocabSize); err != nil {
+		return err
+	}
+	return r.run("winner", cuda.Dim{X: n}, 256, 0, w.ptr(w.best), s.in.draws, raceShares, w.ptr(w.tokensOut))
+}

@@ -1,0 +1,89 @@
+package cudarunner
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/enginetest/enginetest/cuda"
+)
+
+// graphKey is the shape of a decode step: all that its kernels have fixed.
+type graphKey struct{ tokens, splits, maxTable int }
+
+// graph is a decode step of one shape. Its first run is launched kernel by kernel, so that shapes seen once cost no graph.
+type graph struct {
+	exec *cuda.GraphExec
+}
+
+// buckets are the sizes of decode steps: smaller ones have empty rows.
+var buckets = [...]int{1, 2, 4, 8, 12, 16, 24, 32, 48, 64}
+
+func bucket(n, most int) int {
+	for _, b := range buckets {
+		if n <= b && b <= most {
+			return b
+		}
+	}
+	return n
+}
+
+// decode queues a decode step, logits and draw included.
+func (r *Runner) decode(s *step) error {
+	key := graphKey{s.tokens, s.splits, s.maxTable}
+	g := r.graphs[key]
+	switch {
+	case r.options.NoGraphs || g == nil:
+		if g == nil {
+			r.graphs[key] = &graph{}
+		}
+		return r.decodeKernels(s)
+	case g.exec == nil:
+		if err := r.capture(s, g); err != nil {
+			return fmt.Errorf("graph of %d sequences: %w", s.tokens, err)
+		}
+	}
+	return g.exec.Launch(r.stream)
+}
+
+func (r *Runner) decodeKernels(s *step) error {
+	if err := r.forward(s); err != nil {
+		return err
+	}
+	if err := r.project(s, s.tokens, 0); err != nil {
+		return err
+	}
+	return r.draw(s, s.tokens)
+}
+
+// capture records a decode step.
+func (r *Runner) capture(s *step, g *graph) error {
+	if hook := r.options.Hooks.Allocate; hook != nil {
+		if err := hook("cuda_graphs", 0); err != nil {
+			return err
+		}
+	}
+	recorded, err := r.stream.Capture("cuda_graphs", func() error { return r.decodeKernels(s) })
+	if err != nil {
+		return err
+	}
+	if g.exec, err = recorded.Instantiate("cuda_graphs"); err != nil {
+		return errors.Join(err, recorded.Close())
+	}
+	if !r.graphsOwned {
+		r.graphsOwned = true
+		r.own("cuda_graphs", 0, r.dropGraphs)
+	}
+	return recorded.Close() // what was instantiated from it stays
+}
+
+// dropGraphs destroys all graphs.
+func (r *Runner) dropGraphs() error {
+	var errs []error
+	for key, g := range r.graphs {
+		if g.exec != nil {
+			errs = append(errs, g.exec.Close())
+		}
+		delete(r.graphs, key)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,93 @@
+package cudarunner
+
+import (
+	"fmt"
+
+	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/cuda/kernels"
+)
+
+// kernelSet is the loaded module and its functions, looked up when first used.
+type kernelSet struct {
+	module    *cuda.Module
+	functions map[string]*cuda.Function
+	dependent bool // launches may overlap with the end of the one before (griddepcontrol)
+	sms       int
+	maxShared int
+
+	rowWarps   int // warps of the skinny kernels that lie side by side
+	gemvBlocks int // of a product of one row, per SM
+}
+
+// defaultShared is the dynamic shared memory that needs no opting in.
+const defaultShared = 48 << 10
+
+func loadKernels(w *cuda.Worker, ptx bool) (*kernelSet, error) {
+	d := w.Device()
+	name, image, err := kernels.Image(d.Major, d.Minor)
+	if err == nil && ptx {
+		name, image, err = kernels.PTX()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d, err)
+	}
+	m, err := w.LoadModule("kernels", name, image)
+	if err != nil {
+		return nil, err
+	}
+	major, _ := d.Driver().Version()
+	return &kernelSet{
+		module: m, functions: map[string]*cuda.Function{}, sms: d.SMs, maxShared: int(d.MaxShared),
+		dependent: d.Major == 9 && major >= 12 && !ptx,
+		rowWarps:  4, gemvBlocks: 2,
+	}, nil
+}
+
+// function finds a kernel by name; it may use all the shared memory that the device has.
+func (k *kernelSet) function(name string) (*cuda.Function, error) {
+	if f, ok := k.functions[name]; ok {
+		return f, nil
+	}
+	f, err := k.module.Function(name)
+	if err != nil {
+		return nil, err
+	}
+	a, err := f.Attributes()
+	if err != nil {
+		return nil, err
+	}
+	if limit := k.maxShared - a.StaticBytes; limit > defaultShared {
+		if err := f.SetMaxDynamicShared(limit); err != nil {
+			return nil, err
+		}
+	}
+	k.functions[name] = f
+	return f, nil
+}
+
+// run launches a kernel. Arguments are int (int in C), int64 (u64), float32 and addresses, in the order of its parameters.
+func (k *kernelSet) run(s *cuda.Stream, name string, grid cuda.Dim, threads, shared int, args ...any) error {
+	f, err := k.function(name)
+	if err != nil {
+		return err
+	}
+	a := cuda.NewArgs(len(args))
+	for i, v := range args {
+		switch v := v.(type) {
+		case int:
+			a.Int32(i, int32(v))
+		case int64:
+			a.Int64(i, v)
+		case float32:
+			a.Float32(i, v)
+		case cuda.DevicePtr:
+			a.Ptr(i, v)
+		default:
+			return fmt.Errorf("cudarunner: %s: argument %d is a %T", name, i, v)
+		}
+	}
+	if err := f.Launch(s, cuda.Launch{Grid: grid, Block: cuda.Dim{X: threads}, Shared: shared, Programmatic: k.dependent}, a); err != nil {
+		return fmt.Errorf("kernel %s: %w", name, err)
+	}
+	return nil
+}

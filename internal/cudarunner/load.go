@@ -1,0 +1,192 @@
+package cudarunner
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/internal/checkpoint"
+)
+
+const (
+	readers   = 8
+	chunkSize = 4 << 20 // of a pinned buffer, unless a row is longer
+	chunks    = 12
+)
+
+// chunk is some rows of a tensor on their way to the device.
+type chunk struct {
+	piece
+	first, n int
+	buffer   int
+}
+
+// load copies the matrices to the device: readers fill pinned buffers from the checkpoint's mapped files, this thread sends each on and has it packed on the device.
+func (r *Runner) load(b *binder) (err error) {
+	if err := r.weights.Fill(0, b.bytes, 0, r.stream); err != nil {
+		return err
+	}
+	s, err := r.newLoader(b)
+	if err != nil {
+		return errors.Join(err, s.free())
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	defer func() {
+		close(done)
+		wg.Wait()
+		err = errors.Join(err, r.stream.Synchronize(), s.free())
+	}()
+	jobs, ready, free := make(chan chunk), make(chan chunk), make(chan int, chunks)
+	for i := range chunks {
+		free <- i
+	}
+	wg.Go(func() {
+		defer close(jobs)
+		s.split(b.pieces, func(c chunk) bool {
+			select {
+			case jobs <- c:
+				return true
+			case <-done:
+				return false
+			}
+		})
+	})
+	for range readers {
+		wg.Go(func() {
+			for c := range jobs {
+				select {
+				case c.buffer = <-free:
+				case <-done:
+					return
+				}
+				row := len(c.src.Data) / c.src.Shape[0]
+				copy(s.host[c.buffer].Bytes(), c.src.Data[c.first*row:(c.first+c.n)*row])
+				select {
+				case ready <- c:
+				case <-done:
+					return
+				}
+			}
+		})
+	}
+	if err := s.send(r, s.count(b.pieces), ready, free); err != nil {
+		return err
+	}
+	if err := r.stream.Synchronize(); err != nil { // the fill of the paddings comes before
+		return err
+	}
+	return r.uploadVectors(b.vectors)
+}
+
+// loader is what loading needs for its time.
+type loader struct {
+	size   int64
+	host   []*cuda.Pinned
+	device *cuda.Memory
+	fences []*cuda.Event
+}
+
+func (r *Runner) newLoader(b *binder) (*loader, error) {
+	s := &loader{size: chunkSize}
+	for _, p := range b.pieces {
+		s.size = max(s.size, int64(len(p.src.Data)/p.src.Shape[0]))
+	}
+	for range chunks {
+		h, err := r.worker.AllocPinned("staging", s.size)
+		if err != nil {
+			return s, err
+		}
+		s.host = append(s.host, h)
+		e, err := r.worker.NewFence("staging")
+		if err != nil {
+			return s, err
+		}
+		s.fences = append(s.fences, e)
+	}
+	var err error
+	s.device, err = r.worker.Alloc("staging", s.size*chunks)
+	return s, err
+}
+
+func (s *loader) free() error {
+	var errs []error
+	if s.device != nil {
+		errs = append(errs, s.device.Free())
+	}
+	for _, e := range s.fences {
+		errs = append(errs, e.Close())
+	}
+	for _, h := range s.host {
+		errs = append(errs, h.Free())
+	}
+	return errors.Join(errs...)
+}
+
+// split cuts the pieces into chunks until yield is false.
+func (s *loader) split(pieces []piece, yield func(chunk) bool) {
+	for _, p := range pieces {
+		most := s.rows(p.src)
+		for at := 0; at < p.src.Shape[0]; at += most {
+			if !yield(chunk{piece: p, first: at, n: min(most, p.src.Shape[0]-at)}) {
+				return
+			}
+		}
+	}
+}
+
+// rows is how many rows of a tensor a buffer holds.
+func (s *loader) rows(t checkpoint.Tensor) int { return int(s.size) / (len(t.Data) / t.Shape[0]) }
+
+func (s *loader) count(pieces []piece) int {
+	n := 0
+	s.split(pieces, func(chunk) bool { n++; return true })
+	return n
+}
+
+// send takes n filled buffers to the device. A buffer is free again when the device has packed it.
+func (s *loader) send(r *Runner, n int, ready <-chan chunk, free chan<- int) error {
+	var under []int // buffers under way, oldest first
+	for n > 0 {
+		var c chunk
+		select {
+		case c = <-ready:
+		default:
+			if len(under) > 0 {
+				if err := s.fences[under[0]].Synchronize(); err != nil {
+					return err
+				}
+				free <- under[0]
+				under = under[1:]
+				continue
+			}
+			c = <-ready
+		}
+		if err := s.pack(r, c); err != nil {
+			return err
+		}
+		under = append(under, c.buffer)
+		n--
+	}
+	return nil
+}
+
+func (s *loader) pack(r *Runner, c chunk) error {
+	bytes := int64(len(c.src.Data) / c.src.Shape[0] * c.n)
+	at := int64(c.buffer) * s.size
+	if err := s.device.CopyFromAsync(at, s.host[c.buffer], 0, bytes, r.stream); err != nil {
+		return err
+	}
+	src, dst := s.device.Ptr()+cuda.DevicePtr(at), r.at(c.to.at)
+	k := r.kernels
+	var err error
+	if r.weight == f32 {
+		err = k.run(r.stream, "pack32", cuda.Dim{X: (c.n*c.to.cols + 255) / 256}, 256, 0, src, dst, c.first, c.n, c.to.cols, c.to.kb(), c.step, c.base, int(typeOf(c.src.DType)))
+	} else {
+		err = k.run(r.stream, "pack16", cuda.Dim{X: (c.n*c.to.kb()*4 + 255) / 256}, 256, 0, src, dst, c.first, c.n, c.to.cols, c.to.kb(), c.step, c.base)
+	}
+	if err != nil {
+		return err
+	}
+	return s.fences[c.buffer].Record(r.stream)
+}

@@ -1,0 +1,272 @@
+// Package cudarunner executes engine steps on a CUDA device: the weights, the KV cache and the sampler of one GPU.
+//
+// It computes what the CPU runner of internal/modelrunner computes, in the same order. Decode steps of up to 64 sequences are CUDA graphs, one a size; everything else
+// is launched kernel by kernel. One step is one hop to the device's thread.
+//
+// Precision. The residual stream, norms, attention and sampling are float32. Float32 checkpoints are multiplied in float32 (no tf32). For 16-bit checkpoints one
+// sequence alone is multiplied with float32 activations; tensor cores take activations of the weights' type: as the sum of two where that costs nothing (models below
+// 512 MiB, steps of at most 16 rows), rounded elsewhere. Their KV cache is float16, or float32 for models below 512 MiB.
+package cudarunner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/internal/modelrunner"
+	"github.com/enginetest/enginetest/internal/sample"
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// Options say where a [Runner] runs and how much it makes room for.
+type Options struct {
+	Device              cuda.Device
+	BlockSize           int            // tokens in a KV block; 0 is 16
+	MaxModelLen         int            // positions; 0 is the checkpoint's max_position_embeddings
+	MaxNumBatchedTokens int            // tokens in a step; 0 is 2048
+	Ledger              *ledger.Ledger // nil is a new one, without stacks
+	Stacks              bool
+	Hooks               modelrunner.Hooks
+	NoGraphs            bool // launch every kernel of a decode step by itself
+	PTX                 bool // let the driver compile the kernels, also where there is machine code
+}
+
+// Runner is a [modelrunner.Runner] on a CUDA device.
+type Runner struct {
+	*model
+	options Options
+	worker  *cuda.Worker
+	stream  *cuda.Stream
+	kernels *kernelSet
+	parts   []part // in the order they were acquired
+
+	weights *cuda.Memory
+	rope    ropeTable
+	work    workspace
+	kv      *cuda.Memory
+	blocks  int
+
+	in     staging
+	logits *cuda.Pinned // rows that the host samples; made when the first is
+	graphs map[graphKey]*graph
+
+	graphsOwned bool
+
+	took     time.Duration // how long loading took, for reports
+	samplers chan *sample.Sampler
+}
+
+// part is something that the runner holds and gives back in Close.
+type part struct {
+	owner   string
+	bytes   int64
+	release func() error
+}
+
+var _ modelrunner.Runner = (*Runner)(nil)
+
+// closeTimeout bounds the end of the device's thread.
+const closeTimeout = 30 * time.Second
+
+// New makes a runner of an open checkpoint, which it closes: when the weights are on the device, or when New fails. Every tensor of the architecture is found and
+// checked (*checkpoint.Error) before the device is touched.
+//
+// In the ledger: the context, kernels, streams, weights, rope, workspace, staging (pinned host memory for inputs and results); kv_cache after AllocateKV; cuda_graphs
+// after the first decode steps.
+func New(ckpt *checkpoint.Checkpoint, o Options) (_ *Runner, err error) {
+	o.BlockSize = cmp.Or(max(o.BlockSize, 0), 16)
+	o.MaxModelLen = cmp.Or(max(o.MaxModelLen, 0), ckpt.Config.MaxPositions)
+	o.MaxNumBatchedTokens = cmp.Or(max(o.MaxNumBatchedTokens, 0), 2048)
+	if o.Ledger == nil {
+		o.Ledger = ledger.New(o.Stacks)
+	}
+	r := &Runner{options: o, graphs: map[graphKey]*graph{}}
+	opened := false
+	defer func() { // after a panic too
+		err = errors.Join(err, ckpt.Close())
+		if !opened || err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	if err := call(o.Hooks.Load); err != nil {
+		return nil, err
+	}
+	var b *binder
+	if r.model, b, err = bind(ckpt); err != nil {
+		return nil, err
+	}
+	if r.worker, err = cuda.NewWorker(o.Device, cuda.Config{Ledger: o.Ledger, Stacks: o.Stacks}); err != nil {
+		return nil, err
+	}
+	if err := r.worker.Do(func() error { return r.takeMemory(b) }); err != nil {
+		return nil, err
+	}
+	r.samplers = make(chan *sample.Sampler, samplerCount)
+	for range samplerCount {
+		r.samplers <- &sample.Sampler{}
+	}
+	opened = true
+	return r, nil
+}
+
+func call(hook func() error) error {
+	if hook == nil {
+		return nil
+	}
+	return hook()
+}
+
+// takeMemory makes everything but the KV cache, on the device's thread.
+func (r *Runner) takeMemory(b *binder) error {
+	var err error
+	if r.stream, err = r.worker.NewStream("streams"); err != nil {
+		return err
+	}
+	r.own("streams", 0, r.stream.Close)
+	if r.kernels, err = loadKernels(r.worker, r.options.PTX); err != nil {
+		return err
+	}
+	r.own("kernels", 0, r.kernels.module.Close)
+	if r.weights, err = r.alloc("weights", b.bytes); err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := r.load(b); err != nil {
+		return err
+	}
+	r.took = time.Since(start)
+	r.rope = newRopeTable(r.Rope, r.HeadDim, r.options.MaxModelLen)
+	if r.rope.memory, err = r.alloc("rope", r.rope.bytes()); err != nil {
+		return err
+	}
+	r.work.plan(r)
+	if r.work.memory, err = r.alloc("workspace", r.work.bytes); err != nil {
+		return err
+	}
+	if err := r.work.memory.Fill(0, r.work.bytes, 0, r.stream); err != nil { // paddings stay zero
+		return err
+	}
+	if err := r.in.make(r, 1<<16); err != nil {
+		return err
+	}
+	return r.stream.Synchronize()
+}
+
+// own enters something to be released by Close.
+func (r *Runner) own(owner string, bytes int64, release func() error) {
+	r.parts = append(r.parts, part{owner, bytes, release})
+}
+
+// alloc takes device memory for an owner until Close.
+func (r *Runner) alloc(owner string, bytes int64) (*cuda.Memory, error) {
+	if hook := r.options.Hooks.Allocate; hook != nil {
+		if err := hook(owner, bytes); err != nil {
+			return nil, err
+		}
+	}
+	m, err := r.worker.Alloc(owner, bytes)
+	if err != nil {
+		return nil, err
+	}
+	r.own(owner, bytes, m.Free)
+	return m, nil
+}
+
+// KVBytesPerBlock implements [modelrunner.Runner].
+func (r *Runner) KVBytesPerBlock() int64 {
+	return 2 * int64(r.NumLayers) * int64(r.options.BlockSize) * int64(r.NumKVHeads) * int64(r.headPad) * r.kvSize()
+}
+
+// kvSize is the size of an element of the KV cache.
+func (r *Runner) kvSize() int64 {
+	if r.kvF32 {
+		return 4
+	}
+	return 2
+}
+
+// FreeMemory implements [modelrunner.Runner]. A little is left for graphs and for what the driver takes by itself.
+func (r *Runner) FreeMemory() (free, total int64, err error) {
+	err = r.worker.Do(func() error {
+		free, total, err = r.worker.MemInfo()
+		return err
+	})
+	const reserve = 128 << 20
+	return max(free-reserve, 0), total, err
+}
+
+// AllocateKV implements [modelrunner.Runner].
+func (r *Runner) AllocateKV(blocks int) error {
+	if r.kv != nil {
+		return fmt.Errorf("cudarunner: AllocateKV(%d): the runner has its %d KV blocks already", blocks, r.blocks)
+	}
+	if perBlock := r.KVBytesPerBlock(); blocks <= 0 || int64(blocks) > math.MaxInt32/int64(r.options.BlockSize) || int64(blocks) > math.MaxInt/perBlock {
+		return fmt.Errorf("cudarunner: AllocateKV(%d): want a number of blocks above 0 whose slots fit in an int32", blocks)
+	}
+	return r.worker.Do(func() error {
+		m, err := r.alloc("kv_cache", int64(blocks)*r.KVBytesPerBlock())
+		if err != nil {
+			return err
+		}
+		r.kv, r.blocks = m, blocks
+		return nil
+	})
+}
+
+// Holdings implements [modelrunner.Runner]. Other devices may share the ledger.
+func (r *Runner) Holdings() []ledger.Holding {
+	return slices.DeleteFunc(r.options.Ledger.Holdings(), func(h ledger.Holding) bool { return h.Device != r.options.Device.UUID })
+}
+
+// Close implements [modelrunner.Runner]: it releases every part, the last acquired first, whatever fails, and then the context, which frees what would not go.
+func (r *Runner) Close() error {
+	if r.worker == nil {
+		return nil
+	}
+	var errs []error
+	err := r.worker.Do(func() error {
+		var left []part
+		for _, p := range slices.Backward(r.parts) {
+			if err := r.release(p); err != nil {
+				errs = append(errs, fmt.Errorf("cudarunner: releasing %s (%s): %w", p.owner, ledger.FormatBytes(p.bytes), err))
+				left = append([]part{p}, left...)
+			}
+		}
+		r.parts = left
+		return nil
+	})
+	if errors.Is(err, cuda.ErrClosed) {
+		return nil
+	}
+	if len(r.parts) > 0 && r.worker.Err() == nil { // kept by a hook: another Close tries again
+		return errors.Join(append(errs, err)...)
+	}
+	r.kv, r.blocks, r.graphs = nil, 0, nil
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	return errors.Join(append(errs, err, r.worker.Close(ctx))...)
+}
+
+// release gives one part back. A panic is an error here: the parts that come after must go too.
+func (r *Runner) release(p part) (err error) {
+	defer func() {
+		v := recover()
+		if cause, ok := v.(error); ok {
+			err = fmt.Errorf("panic: %w", cause)
+		} else if v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	if hook := r.options.Hooks.Release; hook != nil {
+		if err := hook(p.owner, p.bytes); err != nil {
+			return err
+		}
+	}
+	return p.release()
+}

@@ -1,0 +1,152 @@
+package cudarunner
+
+import (
+	"errors"
+	"math/bits"
+	"unsafe"
+
+	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/internal/modelrunner"
+	"github.com/enginetest/enginetest/internal/sample"
+)
+
+// staging is a step's inputs: filled in pinned host memory, copied to the device in one go. Words of 4 bytes.
+type staging struct {
+	host   *cuda.Pinned
+	device *cuda.Memory
+	tokens *cuda.Pinned // the drawn ones, on their way back
+}
+
+// make takes room for so many bytes of inputs.
+func (g *staging) make(r *Runner, bytes int64) error {
+	if hook := r.options.Hooks.Allocate; hook != nil {
+		if err := hook("staging", bytes); err != nil {
+			return err
+		}
+	}
+	var err error
+	if g.tokens == nil {
+		if g.tokens, err = r.worker.AllocPinned("staging", 4*logitRows); err != nil {
+			return err
+		}
+		r.own("staging", 4*logitRows, g.tokens.Free)
+		r.own("staging", bytes, g.free) // of what is there by then
+	}
+	if g.device, err = r.worker.Alloc("staging", bytes); err != nil {
+		return err
+	}
+	g.host, err = r.worker.AllocPinned("staging", bytes)
+	return err
+}
+
+func (g *staging) free() error {
+	var errs []error
+	if g.host != nil {
+		errs = append(errs, g.host.Free())
+	}
+	if g.device != nil {
+		errs = append(errs, g.device.Free())
+	}
+	g.host, g.device = nil, nil
+	return errors.Join(errs...)
+}
+
+// addresses are where a step's inputs lie on the device.
+type addresses struct {
+	draws, tokens, positions, slots, seqs, rows, tables cuda.DevicePtr
+}
+
+// drawWords is the size of a Draw of the kernels: seed (2 words), temperature, position.
+const drawWords = 4
+
+// inputs is a step's input as the kernels want it, in host memory.
+type inputs struct {
+	draws, tokens, positions, slots, seqs, rows, tables []int32
+	words                                               int
+}
+
+// place divides memory into a step's inputs and gives their addresses; with no memory it only counts.
+func place(memory []int32, base cuda.DevicePtr, tokens, rows, seqs, maxTable int) (in inputs, at addresses) {
+	for _, f := range []struct {
+		to   *[]int32
+		addr *cuda.DevicePtr
+		n    int
+	}{
+		{&in.draws, &at.draws, drawWords * rows}, // 8-byte aligned: first
+		{&in.tokens, &at.tokens, tokens},
+		{&in.positions, &at.positions, tokens},
+		{&in.slots, &at.slots, tokens},
+		{&in.seqs, &at.seqs, tokens},
+		{&in.rows, &at.rows, rows},
+		{&in.tables, &at.tables, seqs * maxTable},
+	} {
+		if memory != nil {
+			*f.to = memory[in.words : in.words+f.n : in.words+f.n]
+		}
+		*f.addr = base + cuda.DevicePtr(4*in.words)
+		in.words += f.n
+	}
+	return in, at
+}
+
+// upload writes a batch's inputs for a step of (at least) its size and queues their way to the device. Rows beyond the batch's are empty: position -1.
+func (r *Runner) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTable int) (addresses, error) {
+	counted, _ := place(nil, 0, tokens, max(len(rows), tokens), seqs, maxTable)
+	bytes := 4 * int64(counted.words)
+	if bytes > r.in.device.Size() {
+		if err := r.grow(bytes); err != nil {
+			return addresses{}, err
+		}
+	}
+	memory := unsafe.Slice((*int32)(unsafe.Pointer(&r.in.host.Bytes()[0])), counted.words)
+	in, at := place(memory, r.in.device.Ptr(), tokens, max(len(rows), tokens), seqs, maxTable)
+	n := copy(in.tokens, b.Tokens)
+	copy(in.positions, b.Positions)
+	copy(in.slots, b.Slots)
+	for i := n; i < tokens; i++ {
+		in.tokens[i], in.positions[i], in.slots[i] = 0, -1, 0
+	}
+	for i, s := range b.Seqs {
+		for j := range s.Len {
+			in.seqs[s.Start+j] = int32(i)
+		}
+		copy(in.tables[i*maxTable:(i+1)*maxTable], s.Blocks)
+	}
+	clear(in.draws)
+	for i, w := range rows {
+		in.rows[i] = int32(w.row)
+		if w.state != nil && onDevice(&w.state.Params, r.VocabSize) {
+			setDraw(in.draws[i*drawWords:], w.state)
+		}
+	}
+	return at, r.in.device.CopyFromAsync(0, r.in.host, 0, bytes, r.stream)
+}
+
+// grow makes the staging memory larger. Graphs hold its address: they go.
+func (r *Runner) grow(bytes int64) error {
+	if err := errors.Join(r.dropGraphs(), r.stream.Synchronize(), r.in.free()); err != nil {
+		return err
+	}
+	return r.in.make(r, int64(1)<<bits.Len64(uint64(bytes)))
+}
+
+// onDevice says whether the kernels draw with these parameters: greedily, or from the whole distribution. The host does the rest.
+func onDevice(p *sample.Params, vocab int) bool {
+	edits := p.Allowed != nil || len(p.BadWords) > 0 || p.MinTokens > 0 || len(p.LogitBias) > 0 || p.NoRepeatNGram > 0 ||
+		p.RepetitionPenalty > 0 && p.RepetitionPenalty != 1 || p.FrequencyPenalty != 0 || p.PresencePenalty != 0
+	if edits || p.Logprobs >= 0 {
+		return false
+	}
+	return greedy(p) || (p.TopK <= 0 || p.TopK >= vocab) && (p.TopP <= 0 || p.TopP >= 1) && p.MinP <= 0 && (p.TypicalP <= 0 || p.TypicalP >= 1) && p.EpsilonCutoff <= 0
+}
+
+func greedy(p *sample.Params) bool { return p.Temperature < 1e-5 || p.TopK == 1 }
+
+func setDraw(to []int32, s *sample.State) {
+	if greedy(&s.Params) {
+		return
+	}
+	to[0], to[1] = int32(uint32(s.Params.Seed)), int32(uint32(s.Params.Seed>>32))
+	*(*float32)(unsafe.Pointer(&to[2])) = float32(s.Params.Temperature)
+	to[3] = int32(len(s.Prompt) + len(s.Output))
+}
