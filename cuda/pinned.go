@@ -1,6 +1,9 @@
 package cuda
 
-import "unsafe"
+import (
+	"errors"
+	"unsafe"
+)
 
 // Pinned is page-locked host memory: the only host side of copies that are queued on a stream (55 GB/s instead of 10).
 type Pinned struct {
@@ -39,12 +42,12 @@ func (w *Worker) Register(owner string, b []byte) (*Pinned, error) {
 }
 
 func (w *Worker) pinned(owner string, b []byte, host uintptr, free func() error) (*Pinned, error) {
-	if err := w.call(&w.d.fn.memHostDevicePtr, w.result(0), host, 0); err != nil {
-		_ = free() // the first error is the one to report
-		return nil, err
-	}
-	p := &Pinned{bytes: b, dev: DevicePtr(w.out[0])}
+	p := &Pinned{bytes: b}
 	w.add(&p.resource, KindPinned, owner, int64(len(b)), host, free)
+	if err := w.call(&w.d.fn.memHostDevicePtr, w.result(0), host, 0); err != nil {
+		return nil, errors.Join(err, p.Free()) // what cannot be freed now stays in the ledger for Close
+	}
+	p.dev = DevicePtr(w.out[0])
 	return p, nil
 }
 

@@ -47,15 +47,11 @@ func (w *Worker) add(r *resource, kind, owner string, bytes int64, addr uintptr,
 }
 
 // resize changes the bytes of the ledger's entry.
-func (r *resource) resize(bytes int64) error {
-	if err := r.w.ledger.Remove(r.id); err != nil {
-		return err
-	}
-	delete(r.w.live, r.id)
+func (r *resource) resize(bytes int64) {
+	r.forget()
 	r.holding.Bytes = bytes
 	r.id = r.w.ledger.Add(r.holding)
 	r.w.live[r.id] = r
-	return nil
 }
 
 // String gives "weights (plain, 1.0 GiB)".

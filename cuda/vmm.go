@@ -9,8 +9,9 @@ import (
 // mapping is the state of virtual memory: the range stays, physical memory comes and goes.
 type mapping struct {
 	size   int64   // of the range: a multiple of the granularity
-	handle uintptr // of the physical memory
-	mapped bool
+	handle uintptr // of the physical memory; 0: none
+	mapped bool    // the handle is mapped to the range
+	ready  bool    // and the device may use it
 }
 
 // allocationProp is CUmemAllocationProp for memory of one device.
@@ -41,16 +42,16 @@ func (w *Worker) AllocVMM(owner string, size int64) (*Memory, error) {
 		return nil, err
 	}
 	m.ptr = DevicePtr(w.out[0])
-	if err := w.mapMemory(m, owner); err != nil {
-		return nil, errors.Join(err, w.call(&w.d.fn.vmmAddressFree, uintptr(m.ptr), uintptr(m.vmm.size)))
-	}
 	m.outlives = true
-	w.add(&m.resource, KindVMM, owner, m.vmm.size, uintptr(m.ptr), func() error {
+	w.add(&m.resource, KindVMM, owner, 0, uintptr(m.ptr), func() error {
 		if err := w.unmapMemory(m); err != nil {
 			return err
 		}
 		return w.call(&w.d.fn.vmmAddressFree, uintptr(m.ptr), uintptr(m.vmm.size))
 	})
+	if err := w.mapMemory(m); err != nil {
+		return nil, errors.Join(err, m.Free()) // what cannot be freed now stays in the ledger for Close
+	}
 	return m, nil
 }
 
@@ -63,10 +64,7 @@ func (m *Memory) Unmap() error {
 	if err := m.w.call(&m.w.d.fn.ctxSynchronize); err != nil { // nothing may still be reading it
 		return err
 	}
-	if err := m.w.unmapMemory(m); err != nil {
-		return err
-	}
-	return m.resize(0)
+	return m.w.unmapMemory(m)
 }
 
 // Map takes physical memory again, with undefined content. When there is none, m stays unmapped and Map can be tried again.
@@ -74,14 +72,11 @@ func (m *Memory) Map() error {
 	if err := m.enterVMM("Memory.Map", false); err != nil {
 		return err
 	}
-	if err := m.w.mapMemory(m, m.holding.Owner); err != nil {
-		return err
-	}
-	return m.resize(m.vmm.size)
+	return m.w.mapMemory(m)
 }
 
 // Mapped says whether m has physical memory. Only VMM memory ever has none.
-func (m *Memory) Mapped() bool { return m.vmm == nil || m.vmm.mapped }
+func (m *Memory) Mapped() bool { return m.vmm == nil || m.vmm.ready }
 
 func (m *Memory) enterVMM(call string, mapped bool) error {
 	if err := m.enter(call); err != nil {
@@ -90,7 +85,7 @@ func (m *Memory) enterVMM(call string, mapped bool) error {
 	if m.vmm == nil {
 		return &MisuseError{call, ErrArguments, fmt.Sprintf("%s is not VMM memory", m)}
 	}
-	if m.vmm.mapped != mapped {
+	if m.vmm.ready != mapped {
 		return &MisuseError{call, ErrArguments, fmt.Sprintf("%s: mapped is %t already", m, !mapped)}
 	}
 	return nil
@@ -101,27 +96,33 @@ func (w *Worker) allocationProp() *allocationProp {
 }
 
 // mapMemory takes physical memory for m's range, maps it and opens it to the device; all or nothing.
-func (w *Worker) mapMemory(m *Memory, owner string) error {
+func (w *Worker) mapMemory(m *Memory) error {
+	if err := w.unmapMemory(m); err != nil { // what an earlier failure left
+		return err
+	}
 	prop, size, ptr := w.allocationProp(), uintptr(m.vmm.size), uintptr(m.ptr)
 	if err := w.callWith(&w.d.fn.vmmCreate, w.result(0), size, uintptr(unsafe.Pointer(prop)), 0); err != nil {
-		return w.noMemory(KindVMM, owner, m.vmm.size, err)
+		return w.noMemory(KindVMM, m.holding.Owner, m.vmm.size, err)
 	}
-	handle := uintptr(w.out[0])
-	if err := w.call(&w.d.fn.vmmMap, ptr, size, 0, handle, 0); err != nil {
-		return errors.Join(err, w.call(&w.d.fn.vmmRelease, handle))
+	m.vmm.handle = uintptr(w.out[0])
+	m.resize(m.vmm.size)
+	if err := w.call(&w.d.fn.vmmMap, ptr, size, 0, m.vmm.handle, 0); err != nil {
+		return errors.Join(err, w.unmapMemory(m))
 	}
+	m.vmm.mapped = true
 	const readWrite = 3
 	access := &accessDesc{1, w.dev.handle, readWrite}
 	if err := w.callWith(&w.d.fn.vmmSetAccess, ptr, size, uintptr(unsafe.Pointer(access)), 1); err != nil {
-		return errors.Join(err, w.call(&w.d.fn.vmmUnmap, ptr, size), w.call(&w.d.fn.vmmRelease, handle))
+		return errors.Join(err, w.unmapMemory(m))
 	}
-	m.vmm.handle, m.vmm.mapped = handle, true
+	m.vmm.ready = true
 	return nil
 }
 
-// unmapMemory undoes mapMemory; nothing when there is nothing to undo, so that it can be tried again after a failure half-way.
+// unmapMemory undoes mapMemory, as far as that had come; after a failure it can be tried again.
 func (w *Worker) unmapMemory(m *Memory) error {
 	if m.vmm.mapped {
+		m.vmm.ready = false
 		if err := w.call(&w.d.fn.vmmUnmap, uintptr(m.ptr), uintptr(m.vmm.size)); err != nil {
 			return err
 		}
@@ -132,6 +133,7 @@ func (w *Worker) unmapMemory(m *Memory) error {
 			return err
 		}
 		m.vmm.handle = 0
+		m.resize(0)
 	}
 	return nil
 }

@@ -107,12 +107,15 @@ func (w *Worker) loop(begin func() error, started chan<- error) {
 	w.tid.Store(threadID())
 	registerThread(w.tid.Load(), w.name)
 	err := begin()
+	if e, ok := errAs[*Error](err); ok { // a thread that took over and has no context: jobs still get an answer
+		w.dead.CompareAndSwap(nil, e)
+	}
 	if started != nil {
 		started <- err
-	}
-	if err != nil {
-		unregisterThread(w.tid.Load())
-		return
+		if err != nil {
+			unregisterThread(w.tid.Load())
+			return
+		}
 	}
 	for j := range w.jobs {
 		w.run(j)
@@ -134,7 +137,7 @@ func (w *Worker) run(j *job) {
 			j.err = &PanicError{Worker: w.name, Value: v, Stack: debug.Stack()}
 		} else if !finished {
 			j.exit = true
-			unregisterThread(w.tid.Load())
+			unregisterThread(w.tid.Swap(0))
 			go w.loop(func() error { return w.call(&w.d.fn.ctxSetCurrent, w.ctx.Load()) }, nil)
 		}
 		close(j.done)

@@ -101,7 +101,7 @@ func New(t TB, devices int, bytes int64) *Stub {
 	if s.lib, err = open(path); err != nil {
 		t.Fatalf("cudatest: %v", err)
 	}
-	s.call("stub_configure", uintptr(devices), uintptr(bytes))
+	s.Reset(devices, bytes)
 	t.Cleanup(func() {
 		s.Resume()
 		if n := s.Pending(); n > 0 {
@@ -109,6 +109,11 @@ func New(t TB, devices int, bytes int64) *Stub {
 		}
 	})
 	return s
+}
+
+// Reset makes the machine anew: nothing allocated, no contexts, no faults. Workers that are still open are lost.
+func (s *Stub) Reset(devices int, bytes int64) {
+	s.call("stub_configure", uintptr(devices), uintptr(bytes))
 }
 
 // Fail makes the nth call from now (1 is the next) of a driver function, named as the driver exports it, return code, or hang. Codes that are
@@ -120,6 +125,9 @@ func (s *Stub) Fail(call string, nth, code int) {
 
 // Pending is the number of faults that have not happened yet.
 func (s *Stub) Pending() int { return int(int32(s.call("stub_pending"))) }
+
+// Forgive takes back the faults that have not happened yet.
+func (s *Stub) Forgive() { s.call("stub_forgive") }
 
 // Resume lets every call that hangs go on.
 func (s *Stub) Resume() { s.call("stub_resume") }

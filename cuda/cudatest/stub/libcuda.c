@@ -776,6 +776,7 @@ API int stub_pending(void) { // faults that have not happened yet
 	pthread_mutex_unlock(&lock);
 	return n;
 }
+API void stub_forgive(void) { pthread_mutex_lock(&lock); n_faults = 0; pthread_mutex_unlock(&lock); }
 API void stub_resume(void) { pthread_mutex_lock(&lock); hanging = 0; pthread_cond_broadcast(&resumed); pthread_mutex_unlock(&lock); }
 API void stub_lose(int dev) { pthread_mutex_lock(&lock); devices[dev].lost = 1; pthread_mutex_unlock(&lock); }
 API uint64_t stub_used(int dev) { pthread_mutex_lock(&lock); uint64_t n = devices[dev].used; pthread_mutex_unlock(&lock); return n; }
