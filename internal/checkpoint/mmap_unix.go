@@ -14,5 +14,6 @@ func mapFile(f *os.File, size int) (data []byte, unmap func() error, err error) 
 	if err != nil {
 		return nil, nil, os.NewSyscallError("mmap", err)
 	}
+	adviseHuge(data)
 	return data, func() error { return os.NewSyscallError("munmap", unix.Munmap(data)) }, nil
 }

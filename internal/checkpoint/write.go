@@ -13,6 +13,9 @@ import (
 	"unicode/utf8"
 )
 
+// hugePage is the size of the writes, at multiples of it: the page cache then keeps the file in huge pages where it can (see adviseHuge).
+const hugePage = 2 << 20
+
 // WriteSafetensors writes tensors (their File is ignored) to a new file at path, byte for byte as the reference implementation does: wider types
 // first, then by name, the header padded with spaces to 8 bytes. The same input gives the same file.
 func WriteSafetensors(path string, tensors []Tensor, metadata map[string]string) (err error) {
@@ -35,11 +38,13 @@ func WriteSafetensors(path string, tensors []Tensor, metadata map[string]string)
 			err = &Error{File: path, Reason: "cannot write", Err: err}
 		}
 	}()
-	w := bufio.NewWriterSize(f, 1<<20)
+	w := bufio.NewWriterSize(f, hugePage)
 	_, _ = w.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(header))))
 	_, _ = w.Write(header)
 	for _, t := range sorted {
-		_, _ = w.Write(t.Data) // a bufio.Writer keeps its first error for Flush
+		for part := range slices.Chunk(t.Data, hugePage/2) { // less than the buffer: every write of the file is a whole one
+			_, _ = w.Write(part) // a bufio.Writer keeps its first error for Flush
+		}
 	}
 	if err := w.Flush(); err != nil {
 		return err

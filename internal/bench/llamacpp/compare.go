@@ -45,6 +45,11 @@ func compare(ctx context.Context, o options, say func(string)) (_ *report, err e
 			return nil, err
 		}
 	}
+	say("loading both sides' models from disk")
+	if err := m.round(ctx, 0, o.threads[0]); err != nil {
+		return nil, err
+	}
+	m.report.Rows = nil
 	for round := range o.rounds {
 		say(fmt.Sprintf("round %d of %d (load %s)", round+1, o.rounds, load()))
 		for _, threads := range o.threads {
@@ -96,7 +101,10 @@ func (m *match) write(p pair, say func(string)) error {
 		return err
 	}
 	m.models["theirs "+p.theirs] = path
-	return errors.Join(writeGGUF(path, c), c.Close())
+	if err := errors.Join(writeGGUF(path, c), c.Close(), cold(path)); err != nil {
+		return err
+	}
+	return cold(filepath.Join(m.models["ours "+p.ours], "model.safetensors"))
 }
 
 // round lets both sides run once with each pair of types. Who goes first changes from round to round.

@@ -188,4 +188,3 @@ func (w *ggufWriter) header(c checkpoint.Config, tensors []ggufTensor) {
 		at += int64(len(t.data)+ggufAlignment-1) / ggufAlignment * ggufAlignment
 	}
 }
-
