@@ -163,3 +163,32 @@ func TestHost(t *testing.T) {
 	os.Remove(f.Name())
 	require.NoError(t, before.Restored(ctx))
 }
+
+// TestWithoutDump: when no dump can be taken, the leak is still found, and the report says why there is no path.
+func TestWithoutDump(t *testing.T) {
+	t.Setenv("TMPDIR", "/nonexistent")
+	holder = newEngine("b")
+	defer func() { holder = nil }()
+	err := Track("engine", holder, brief).Released(ctx)
+	require.ErrorContains(t, err, `(tracked as "engine") is still reachable`)
+	require.ErrorContains(t, err, "no retention path: heapdump: open /nonexistent")
+}
+
+func TestAllow(t *testing.T) {
+	sig := "global github.com/acme/llm.kwCache [].fn → method value llm.(*Runner).Forward-fm → receiver *llm.Runner"
+	for _, row := range []struct {
+		pattern string
+		want    bool
+	}{
+		{"github.com/acme/llm.kwCache", true},
+		{"llm.kwCache", true},
+		{"llm.kwCach", false}, // not a whole name
+		{"acme/*.kwCache", true},
+		{"llm.(*Runner).Forward-fm", true}, // "*" may also stand for itself
+		{"kwCache*method value", true},
+		{"otherCache", false},
+		{"", false},
+	} {
+		assert.Equal(t, row.want, allowed(Finding{Signature: sig}, []string{row.pattern}), row.pattern)
+	}
+}

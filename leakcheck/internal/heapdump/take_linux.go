@@ -13,9 +13,10 @@ import (
 // MaxHeap is the largest heap that is dumped.
 const MaxHeap = 16 << 30
 
-// ballast is allocated before a dump. Go 1.26 kills the process when a goroutine returns from a system call at the moment at which the dump
-// lists goroutines ("dumpgs in STW - bad status"). The objects are written first, with the world stopped: while the ballast goes to the
-// file, threads that were in short system calls come back and park.
+// ballast is allocated before a dump. Go 1.26 kills the process when a goroutine is just returning from a system call while the dump lists the
+// goroutines ("dumpgs in STW - bad status"): it is marked as running, and has no processor to run on. The dump writes the objects before that,
+// with the world stopped: while the ballast goes to the file, threads that were in short system calls come back and park. With four
+// goroutines in sched_yield on two processors, a bare dump crashed after 150 to 460 times (6 of 6 runs); with the ballast, never in 4,500.
 const ballast = 12 << 20
 
 // Take dumps the heap of this process and reads the dump. The file has no name and goes with the Dump.

@@ -303,7 +303,7 @@ func (x *explainer) receiver(fn string) reflect.Type {
 	if i := strings.Index(name, ".(*"); i >= 0 && strings.HasSuffix(name, ")") {
 		name, isPointer = name[:i]+"."+name[i+3:len(name)-1], true
 	}
-	t := x.types.Named(strings.ReplaceAll(name, "%2e", "."))
+	t := x.types.Named(name)
 	if t != nil && isPointer {
 		return reflect.PointerTo(t)
 	}

@@ -84,7 +84,8 @@ func (d *debugInfo) variable(e *dwarf.Entry) {
 	default:
 		return
 	}
-	v.Name, _ = e.Val(dwarf.AttrName).(string)
+	name, _ := e.Val(dwarf.AttrName).(string)
+	v.Name = plain(name)
 	v.die, _ = e.Val(dwarf.AttrType).(dwarf.Offset)
 	v.Size, v.Type = d.size(v.die), d.typeOf(v.die)
 	d.globals = append(d.globals, v)

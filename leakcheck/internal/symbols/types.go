@@ -291,13 +291,16 @@ func FuncAt(pc uint64) string {
 	if f == nil || uint64(f.Entry()) != pc {
 		return ""
 	}
-	return f.Name()
+	return plain(f.Name())
 }
+
+// plain undoes the linker's spelling of dots in the last element of a package's path.
+func plain(name string) string { return strings.ReplaceAll(name, "%2e", ".") }
 
 // FuncOf names the function that pc lies in, never an inlined one.
 func FuncOf(pc uint64) string {
 	if f := outerFunc(pc); f != nil {
-		return f.Name()
+		return plain(f.Name())
 	}
 	return ""
 }
@@ -317,7 +320,7 @@ func Line(pc uint64, skip func(fn string) bool) (fn, file string, line int) {
 	for {
 		f, more := frames.Next()
 		if f.Function != "" && (skip == nil || !skip(f.Function)) {
-			return f.Function, f.File, f.Line
+			return plain(f.Function), f.File, f.Line
 		}
 		if !more {
 			return "", "", 0

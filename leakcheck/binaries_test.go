@@ -1,0 +1,74 @@
+package leakcheck_test
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var binaries = flag.Bool("binaries", false, "run TestBinaries: it builds this test in every way, a minute or two")
+
+// TestBinaries: what is named in each kind of binary.
+//
+//	go test ./leakcheck -run Binaries -binaries -v
+func TestBinaries(t *testing.T) {
+	if !*binaries {
+		t.Skip("builds this test in nine ways, which takes a minute or two: use -binaries")
+	}
+	const (
+		all   = `all +(\d+) +(\d+) +(\d+) +\d+ +0\n`
+		named = "every culprit named"
+		found = "every leak found, variables by the functions that use them"
+	)
+	for _, row := range []struct {
+		name  string
+		build []string // of go test -c; nil: go test itself
+		run   []string // of go test
+		env   []string
+		want  string
+	}{
+		{"go test (stripped)", nil, nil, nil, named},
+		{"go test -race", nil, []string{"-race"}, nil, named},
+		{"go test -cover", nil, []string{"-cover"}, nil, named},
+		{"go test -trimpath", nil, []string{"-trimpath"}, nil, named},
+		{"go test, not optimized", nil, []string{"-gcflags=all=-N -l"}, nil, named},
+		{"go test, CGO_ENABLED=0", nil, nil, []string{"CGO_ENABLED=0"}, named},
+		{"go test -c", []string{}, nil, nil, named},
+		{"go test -c -race", []string{"-race"}, nil, nil, named},
+		{"stripped, without the go command", []string{"-ldflags=-s -w"}, nil, []string{"PATH=/nowhere"}, found},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var cmd *exec.Cmd
+			if row.build == nil {
+				cmd = exec.Command("go", append(append([]string{"test"}, row.run...), "-run", "^TestCorpus$", "-count=1", "-v", ".", "-rounds=1")...)
+			} else {
+				bin := filepath.Join(t.TempDir(), "leakcheck.test")
+				out, err := exec.Command("go", append(append([]string{"test", "-c", "-o", bin}, row.build...), ".")...).CombinedOutput()
+				require.NoError(t, err, "%s", out)
+				cmd = exec.Command(bin, "-test.run", "^TestCorpus$", "-test.v", "-rounds=1")
+			}
+			cmd.Env = append(os.Environ(), row.env...)
+			out, err := cmd.CombinedOutput()
+			m := regexp.MustCompile(all).FindStringSubmatch(string(out))
+			require.NotNil(t, m, "no matrix without false alarms: %v\n%s", err, out[max(0, len(out)-3000):])
+			planted, foundN, namedN := m[1], m[2], m[3]
+			t.Logf("%-36s planted %s, found %s, culprit named %s", row.name, planted, foundN, namedN)
+			assert.Equal(t, planted, foundN)
+			if row.want == named {
+				assert.NoError(t, err)
+				return
+			}
+			// no name is better than a wrong one: each root is a function of the right package, or said to be unknown
+			for _, line := range regexp.MustCompile(`(?m)^ +global  [^ \d].*`).FindAllString(string(out), -1) {
+				assert.True(t, strings.Contains(line, "a variable used by") || strings.Contains(line, "name is unknown"), line)
+			}
+		})
+	}
+}
