@@ -155,6 +155,7 @@ func TestBooksBalance(t *testing.T) {
 		total := rapid.IntRange(1, 20).Draw(t, "blocks")
 		c := New(total, size, rapid.Bool().Draw(t, "prefix"))
 		var seqs []*live
+		var held []int32
 		token := rapid.Int32Range(0, 1) // few ids: prefixes meet often
 		pick := func() (*live, int) {
 			if len(seqs) == 0 {
@@ -193,6 +194,45 @@ func TestBooksBalance(t *testing.T) {
 				c.Free(&s.table)
 				seqs = append(seqs[:i], seqs[i+1:]...)
 			},
+			"hold": func(t *rapid.T) {
+				s, _ := pick()
+				if len(s.table.Blocks()) > 0 {
+					b := rapid.SampledFrom(s.table.Blocks()).Draw(t, "block")
+					c.Hold(b)
+					held = append(held, b)
+				}
+			},
+			"release": func(t *rapid.T) {
+				if len(held) > 0 {
+					i := rapid.IntRange(0, len(held)-1).Draw(t, "held")
+					c.Release(held[i])
+					held = append(held[:i], held[i+1:]...)
+				}
+			},
+			"bring from elsewhere": func(t *rapid.T) {
+				s := &live{tokens: rapid.SliceOfN(token, 1, 30).Draw(t, "tokens")}
+				before := c.Stats()
+				keys, cached := c.Keys(&s.table, s.tokens)
+				if cached == len(keys) {
+					return
+				}
+				n := rapid.IntRange(cached+1, len(keys)).Draw(t, "blocks")
+				if !c.Reserve(&s.table, s.tokens, n) {
+					if after := c.Stats(); after != before || len(s.table.Blocks()) > 0 {
+						t.Fatalf("a Reserve that failed made %v of %v", after, before)
+					}
+					return
+				}
+				if got := len(s.table.Blocks()); got != n || c.Stats().Queries != before.Queries {
+					t.Fatalf("%d blocks for %d, %d queries", got, n, c.Stats().Queries-before.Queries)
+				}
+				came := rapid.IntRange(cached, n).Draw(t, "came")
+				c.Commit(&s.table, s.tokens, came*size)
+				c.Free(&s.table)
+				if _, now := c.Keys(&s.table, s.tokens); now < came {
+					t.Fatalf("%d blocks came, %d are cached", came, now)
+				}
+			},
 			"reset": func(t *rapid.T) {
 				if err := c.Reset(); (err == nil) != (c.Stats().Used == 0) {
 					t.Fatalf("reset with %d blocks in use: %v", c.Stats().Used, err)
@@ -213,6 +253,13 @@ func TestBooksBalance(t *testing.T) {
 						users[b] = append(users[b], s)
 					}
 				}
+				holds := map[int32]int{}
+				for _, b := range held {
+					holds[b]++
+					if users[b] == nil {
+						users[b] = []*live{}
+					}
+				}
 				free := map[int32]bool{}
 				for b, last := c.head, none; b != none; last, b = b, c.blocks[b].next {
 					if free[b] || c.blocks[b].prev != last || c.blocks[b].refs != 0 {
@@ -225,8 +272,8 @@ func TestBooksBalance(t *testing.T) {
 				}
 				cached := 0
 				for b := range c.blocks {
-					if int(c.blocks[b].refs) != len(users[int32(b)]) {
-						t.Fatalf("block %d has %d references and %d users", b, c.blocks[b].refs, len(users[int32(b)]))
+					if int(c.blocks[b].refs) != len(users[int32(b)])+holds[int32(b)] {
+						t.Fatalf("block %d has %d references, %d users and %d holds", b, c.blocks[b].refs, len(users[int32(b)]), holds[int32(b)])
 					}
 					if c.blocks[b].cached {
 						cached++
@@ -246,6 +293,9 @@ func TestBooksBalance(t *testing.T) {
 		})
 		for _, s := range seqs {
 			c.Free(&s.table)
+		}
+		for _, b := range held {
+			c.Release(b)
 		}
 		if c.free != total {
 			t.Fatalf("%d of %d blocks are free at the end", c.free, total)
