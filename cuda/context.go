@@ -105,11 +105,11 @@ func (w *Worker) teardown() error {
 	}
 	w.closed.Store(true)
 	unregisterThread(w.tid.Load())
-	if len(leak.Freed)+len(leak.Kept) == 0 {
-		return err
-	}
 	if err != nil {
 		leak.Errs = append(leak.Errs, err)
+	}
+	if len(leak.Freed)+len(leak.Kept) == 0 {
+		return errors.Join(leak.Errs...)
 	}
 	return leak
 }

@@ -14,7 +14,7 @@ import (
 // Device is a GPU (or a part of one) that CUDA shows to this process. Ordinals follow CUDA_VISIBLE_DEVICES; the UUID does not change.
 type Device struct {
 	Ordinal     int
-	UUID        string // "GPU-6fd6ac6d-…": NVML's form
+	UUID        string // "GPU-6fd6ac6d-…", "MIG-…": NVML's form
 	Name        string // "NVIDIA H200"
 	PCI         string // "0000:3b:00.0"
 	Major       int    // compute capability
@@ -72,7 +72,7 @@ func (d *Driver) Device(id string) (Device, error) {
 	want := strings.ToLower(strings.TrimPrefix(strings.TrimPrefix(id, "GPU-"), "MIG-"))
 	var found []Device
 	for _, v := range vs {
-		if want != "" && strings.HasPrefix(strings.TrimPrefix(v.UUID, "GPU-"), want) {
+		if want != "" && strings.HasPrefix(v.UUID[len("GPU-"):], want) {
 			found = append(found, v)
 		}
 	}
@@ -118,7 +118,11 @@ func (d *Driver) describe(ordinal int) (Device, error) {
 		return v, err
 	}
 	h := hex.EncodeToString(id[:])
-	v.UUID = "GPU-" + h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+	prefix := "GPU-"
+	if mig := "MIG-" + h[:8]; strings.Contains(strings.ToLower(os.Getenv("CUDA_VISIBLE_DEVICES")), strings.ToLower(mig)) {
+		prefix = "MIG-" // the driver gives the bytes alone
+	}
+	v.UUID = prefix + h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 	var total uint64
 	if err := d.call(&d.fn.deviceTotalMem, uintptr(unsafe.Pointer(&total)), dev); err != nil {
 		return v, err

@@ -169,8 +169,7 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// HangError says that a worker's thread did not come back in time. The thread is lost with whatever it holds: only the end of the process
-// frees it.
+// HangError says that a worker's thread did not come back in time. When it never does, only the end of the process frees what it holds.
 type HangError struct {
 	Worker string
 	Call   string // what the caller waited for: "Do", "Close"

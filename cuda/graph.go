@@ -90,7 +90,7 @@ func (g *Graph) Instantiate(owner string) (*GraphExec, error) {
 	return x, nil
 }
 
-// Launch queues the whole graph on s (1.3 to 2.2 µs, whatever its size).
+// Launch queues the whole graph on s (1.3 to 2.2 µs, whatever its size). That the memory in the graph is still live is not checked.
 func (x *GraphExec) Launch(s *Stream) error {
 	if err := x.enter("GraphExec.Launch"); err != nil {
 		return err

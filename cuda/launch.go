@@ -78,10 +78,10 @@ func (a *Args) Float32(i int, v float32) *Args { return a.set(i, uint64(math.Flo
 // Launch queues the kernel on s; nil is the default stream. Errors of the kernel itself show at a later call.
 func (f *Function) Launch(s *Stream, l Launch, a *Args) error {
 	const call = "Function.Launch"
-	w := f.m.w
-	if err := f.m.enter(call); err != nil {
+	if err := f.enter(call); err != nil {
 		return err
 	}
+	w := f.m.w
 	stream, err := w.stream(call, s)
 	if err != nil {
 		return err
@@ -89,6 +89,9 @@ func (f *Function) Launch(s *Stream, l Launch, a *Args) error {
 	var none Args
 	if a == nil {
 		a = &none
+	}
+	if f.params >= 0 && len(a.ptrs) != f.params {
+		return &MisuseError{call, ErrArguments, fmt.Sprintf("%s takes %d, the block has %d", f.name, f.params, len(a.ptrs))}
 	}
 	for _, m := range a.memory {
 		if m == nil {

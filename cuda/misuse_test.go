@@ -100,6 +100,10 @@ func TestMisuse(t *testing.T) {
 				_, err := s.Capture("g", func() error { _, err := s.Capture("h", live.Free); return err })
 				return err
 			}},
+			{"too few arguments", ErrArguments, func() error { return f.Launch(nil, Launch{}, NewArgs(2)) }},
+			{"too many arguments", ErrArguments, func() error { return f.Launch(nil, Launch{}, NewArgs(4)) }},
+			{"no arguments", ErrArguments, func() error { return f.Launch(nil, Launch{}, nil) }},
+			{"nil function", ErrArguments, func() error { return (*Function)(nil).Launch(nil, Launch{}, nil) }},
 			{"nil memory", ErrArguments, func() error { return (*Memory)(nil).Free() }},
 			{"nil stream", ErrArguments, func() error { return (*Stream)(nil).Close() }},
 		}
@@ -240,6 +244,10 @@ func TestDo(t *testing.T) {
 		require.Contains(t, err.Error(), "in Go code")
 		t.Log(err)
 		err = w.DoContext(ctx, func() error { t.Error("ran after its caller had given up"); return nil })
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		ctx2, cancel2 := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel2()
+		err = w.DoContext(ctx2, func() error { t.Error("ran after its caller had given up"); return nil })
 		require.ErrorAs(t, err, &h)
 		close(release)
 		require.NoError(t, w.Do(func() error { return nil }))

@@ -60,7 +60,8 @@ func (m *Module) Function(name string) (*Function, error) {
 	if err := m.w.callWith(&m.w.d.fn.moduleFunction, m.w.result(0), m.handle, uintptr(unsafe.Pointer(&s[0]))); err != nil {
 		return nil, fmt.Errorf("cuda: function %s of module %s: %w", name, m.name, err)
 	}
-	return &Function{m: m, name: name, handle: uintptr(m.w.out[0])}, nil
+	f := &Function{m: m, name: name, handle: uintptr(m.w.out[0]), params: -1}
+	return f, f.countParams()
 }
 
 // Global finds a variable of the module: its address and its size in bytes.
@@ -81,6 +82,35 @@ type Function struct {
 	m      *Module
 	name   string
 	handle uintptr
+	params int // how many it takes; -1 when the driver (before CUDA 12.4) cannot say
+}
+
+// countParams asks for one parameter after the other until there are no more: launching with too few would make the driver read past them.
+func (f *Function) countParams() error {
+	w := f.m.w
+	if w.d.fn.funcParamInfo.addr == 0 {
+		return nil
+	}
+	for n := 0; ; n++ {
+		err := w.call(&w.d.fn.funcParamInfo, f.handle, uintptr(n), w.result(0), w.result(1))
+		if errors.Is(err, ErrInvalidValue) {
+			f.params = n
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if size := w.out[1]; size > 8 {
+			return fmt.Errorf("cuda: function %s of module %s: parameter %d has %d bytes; Args holds 8 at most", f.name, f.m.name, n, size)
+		}
+	}
+}
+
+func (f *Function) enter(call string) error {
+	if f == nil || f.m == nil {
+		return &MisuseError{call, ErrArguments, "a function that no module made"}
+	}
+	return f.m.enter(call)
 }
 
 // Name is the name that the function was found by.
@@ -100,7 +130,7 @@ type Attributes struct {
 // Attributes asks the driver.
 func (f *Function) Attributes() (Attributes, error) {
 	var a Attributes
-	if err := f.m.enter("Function.Attributes"); err != nil {
+	if err := f.enter("Function.Attributes"); err != nil {
 		return a, err
 	}
 	w := f.m.w
@@ -118,7 +148,7 @@ func (f *Function) Attributes() (Attributes, error) {
 
 // SetMaxDynamicShared lets launches ask for up to n bytes of dynamic shared memory; without it the limit is 48 KiB.
 func (f *Function) SetMaxDynamicShared(n int) error {
-	if err := f.m.enter("Function.SetMaxDynamicShared"); err != nil {
+	if err := f.enter("Function.SetMaxDynamicShared"); err != nil {
 		return err
 	}
 	return f.m.w.call(&f.m.w.d.fn.funcSetAttr, f.handle, 8, uintptr(n))
@@ -126,7 +156,7 @@ func (f *Function) SetMaxDynamicShared(n int) error {
 
 // BlocksPerSM is how many blocks of this size an SM runs at once.
 func (f *Function) BlocksPerSM(threads, sharedBytes int) (int, error) {
-	if err := f.m.enter("Function.BlocksPerSM"); err != nil {
+	if err := f.enter("Function.BlocksPerSM"); err != nil {
 		return 0, err
 	}
 	w := f.m.w

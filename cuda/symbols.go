@@ -92,6 +92,7 @@ type symbols struct {
 	moduleGlobal   symbol `cu:"cuModuleGetGlobal_v2"`
 	funcGetAttr    symbol `cu:"cuFuncGetAttribute"`
 	funcSetAttr    symbol `cu:"cuFuncSetAttribute"`
+	funcParamInfo  symbol `cu:"?cuFuncGetParamInfo"`
 	funcOccupancy  symbol `cu:"cuOccupancyMaxActiveBlocksPerMultiprocessor"`
 	launchKernel   symbol `cu:"cuLaunchKernel"`
 	launchKernelEx symbol `cu:"?cuLaunchKernelEx"`

@@ -18,7 +18,7 @@ import (
 type Config struct {
 	Name   string         // in messages, and the owner of the context itself in the ledger; default "cuda:" and the ordinal
 	Ledger *ledger.Ledger // default: one of its own
-	Stacks bool           // record the stack of each allocation, in that default ledger or another
+	Stacks bool           // record the stack of each allocation, from the caller of this package on
 }
 
 // Worker is the primary context of a device and the OS thread that is locked to it. The driver keeps its current context per thread and
@@ -96,7 +96,7 @@ func (w *Worker) Ledger() *ledger.Ledger { return w.ledger }
 // Err is nil, or the [DeadError] that calls get since a sticky error.
 func (w *Worker) Err() error {
 	if first := w.dead.Load(); first != nil {
-		return &DeadError{Call: "Err", Worker: w.name, First: first}
+		return &DeadError{Call: "Worker.Err", Worker: w.name, First: first}
 	}
 	return nil
 }
@@ -151,8 +151,8 @@ func (w *Worker) run(j *job) {
 // Do runs fn at once. Jobs of several goroutines run one after the other.
 func (w *Worker) Do(fn func() error) error { return w.DoContext(context.Background(), fn) }
 
-// DoContext is Do, and gives up waiting when ctx ends: with ctx's error when fn had not begun (then it never runs), with a [HangError] that
-// names the driver call when it had (then it goes on, and the worker stays busy).
+// DoContext is Do, and gives up waiting when ctx ends, with a [HangError] that says what the thread is doing: fn itself (which goes on), or
+// another job (then fn never runs).
 func (w *Worker) DoContext(ctx context.Context, fn func() error) error {
 	if w.onThread() {
 		return fn()
@@ -160,21 +160,21 @@ func (w *Worker) DoContext(ctx context.Context, fn func() error) error {
 	if w.closed.Load() {
 		return &MisuseError{"Do", ErrClosed, w.name}
 	}
-	return w.submit(ctx, "Do", &job{run: fn, done: make(chan struct{})})
-}
-
-func (w *Worker) submit(ctx context.Context, call string, j *job) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	j := &job{run: fn, done: make(chan struct{})}
 	select {
 	case w.jobs <- j:
 	case <-w.end:
-		return &MisuseError{call, ErrClosed, w.name}
+		return &MisuseError{"Do", ErrClosed, w.name}
 	case <-ctx.Done():
-		return w.hang(ctx, call)
+		return w.hang(ctx, "Do")
 	}
 	select {
 	case <-j.done:
 	case <-ctx.Done():
-		return w.hang(ctx, call)
+		return w.hang(ctx, "Do")
 	}
 	if j.exit {
 		runtime.Goexit()

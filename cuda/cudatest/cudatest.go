@@ -13,7 +13,7 @@ package cudatest
 
 import (
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -24,8 +24,8 @@ import (
 	"unsafe"
 )
 
-//go:embed stub/libcuda.c
-var source []byte
+//go:embed stub/*.c
+var sources embed.FS
 
 // TB is what New needs of a *testing.T.
 type TB interface {
@@ -47,13 +47,16 @@ func Build() (string, error) {
 	if runtime.GOOS != "linux" {
 		return "", fmt.Errorf("%w: it is for Linux", ErrNoCompiler)
 	}
-	sum := sha256.Sum256(source)
+	sum := sha256.New()
+	if err := eachSource(func(_ string, text []byte) error { _, err := sum.Write(text); return err }); err != nil {
+		return "", err
+	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		dir = os.TempDir()
 	}
 	dir = filepath.Join(dir, "enginetest")
-	path := filepath.Join(dir, "libcuda-stub-"+hex.EncodeToString(sum[:8])+".so")
+	path := filepath.Join(dir, "libcuda-stub-"+hex.EncodeToString(sum.Sum(nil)[:8])+".so")
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
@@ -70,7 +73,8 @@ func Build() (string, error) {
 	}
 	defer os.RemoveAll(work)
 	src, out := filepath.Join(work, "libcuda.c"), filepath.Join(work, "libcuda.so")
-	if err := os.WriteFile(src, source, 0o600); err != nil {
+	err = eachSource(func(name string, text []byte) error { return os.WriteFile(filepath.Join(work, name), text, 0o600) })
+	if err != nil {
 		return "", err
 	}
 	cmd := exec.Command(cc, "-shared", "-fPIC", "-O1", "-g", "-fvisibility=hidden", "-pthread", "-o", out, src)
@@ -78,6 +82,23 @@ func Build() (string, error) {
 		return "", fmt.Errorf("cudatest: %v: %w\n%s", cmd, err, log)
 	}
 	return path, os.Rename(out, path) // at once: others may be building the same
+}
+
+func eachSource(do func(name string, text []byte) error) error {
+	entries, err := sources.ReadDir("stub")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		text, err := sources.ReadFile("stub/" + e.Name())
+		if err != nil {
+			return err
+		}
+		if err := do(e.Name(), text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Stub is the machine of this process.
