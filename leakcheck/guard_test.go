@@ -61,7 +61,7 @@ func TestGuard(t *testing.T) {
 		{"an accepted global", func(r *recorder, _ *leakcheck.Guarded) {
 			leakcheck.Guard(r, leakcheck.Patience(0), leakcheck.Allow("leakcheck_test.engines")).Track("engine", open("x"))
 		}, nil},
-		{"a goroutine", func(*recorder, *leakcheck.Guarded) { go func() { <-stop }() }, []string{"1 of 1 goroutine(s) still running", "[chan receive]"}},
+		{"a goroutine", func(*recorder, *leakcheck.Guarded) { c := stop; go func() { <-c }() }, []string{"1 of 1 goroutine(s) still running", "[chan receive]"}},
 		{"a buffer", func(_ *recorder, g *leakcheck.Guarded) {
 			l := ledger.New(false)
 			l.Add(ledger.Holding{Owner: "workspace", Bytes: 1 << 20})
