@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ type child struct {
 	mu       sync.Mutex
 	state    State  // Running while the core has the say
 	ended    string // how the process ended; "" while it lives
+	expected bool   // its end: it has begun to shut down, or is being ended
 	cause    error  // what the engine failed of
 	result   error  // of the shutdown
 	report   ShutdownReport
@@ -50,9 +52,10 @@ type child struct {
 var _ backend = (*child)(nil)
 
 const (
-	answerGrace = time.Second      // after the caller's context, for the core's own words
-	askLimit    = 5 * time.Second  // for what has no context
-	stallLimit  = 30 * time.Second // a core that reads nothing for so long is taken for dead
+	answerGrace = 200 * time.Millisecond // after the caller's context, for the core's own words
+	openGrace   = time.Second            // the same for Open, which has to give back what it has
+	askLimit    = 5 * time.Second        // for what has no context
+	stallLimit  = 30 * time.Second       // a core that reads nothing for so long is taken for dead
 )
 
 // openChild starts a core and has it load. One deadline covers all of it.
@@ -75,10 +78,14 @@ func openChild(ctx context.Context, cfg Config) (*Engine, error) {
 	sent.Logger = nil
 	got, err := call[opened](ctx, c, "open", sent)
 	if err != nil {
-		if ctx.Err() != nil {
-			err = errors.Join(context.Cause(ctx), err)
+		grace := exitBudget
+		if _, own := err.(*coreError); !own { //nolint:errorlint // the core's own words say what was opened
+			err, grace = fmt.Errorf("opening %s: %w", cfg.Model, err), 0
 		}
-		return nil, errors.Join(fmt.Errorf("opening %s: %w", cfg.Model, err), c.giveUp())
+		if cause := context.Cause(ctx); cause != nil && !strings.Contains(err.Error(), cause.Error()) {
+			err = errors.Join(cause, err)
+		}
+		return nil, errors.Join(err, c.giveUp(grace))
 	}
 	c.mu.Lock()
 	c.cfg, c.stats = got.Config, got.Stats
@@ -126,6 +133,7 @@ func (c *child) take(n *news) {
 	if n.Faults != nil {
 		c.faults = n.Faults
 	}
+	c.expected = c.expected || n.Closing
 	if n.Failed != nil && c.cause == nil {
 		c.cause = n.Failed.unpack()
 		c.state.to(Failed)
@@ -197,6 +205,10 @@ func (c *child) roundTrip(ctx context.Context, name string, body []byte) ([]byte
 		return nil, c.afterlife(answer)
 	case <-ctx.Done():
 	}
+	grace := answerGrace
+	if name == "open" {
+		grace = openGrace
+	}
 	if errors.Is(ctx.Err(), context.Canceled) { // a deadline the core knows itself
 		_ = c.send(&order{ID: o.ID, Cancel: true})
 	}
@@ -205,7 +217,7 @@ func (c *child) roundTrip(ctx context.Context, name string, body []byte) ([]byte
 		return r.Body, r.Err.unpack()
 	case <-c.dead:
 		return nil, c.afterlife(answer)
-	case <-time.After(answerGrace):
+	case <-time.After(grace):
 		return nil, fmt.Errorf("engine: core process %d has not answered %q: %w%s", c.proc.PID(), name, ctx.Err(), c.tail.quote())
 	}
 }

@@ -1,12 +1,12 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -47,8 +47,8 @@ func (c *child) attend() {
 	c.tail.finish(lastWords)
 	c.mu.Lock()
 	c.ended = fmt.Sprintf("core process %d %s", c.proc.PID(), howEnded(c.proc.State()))
-	unasked := c.state != ShuttingDown && c.cause == nil
-	if unasked {
+	surprise := !c.expected && c.cause == nil
+	if surprise {
 		c.cause = fmt.Errorf("%s%s", c.ended, c.tail.quote())
 		c.state.to(Failed)
 	}
@@ -58,7 +58,7 @@ func (c *child) attend() {
 		r.out, r.err = r.lost(), err
 	}
 	c.mu.Unlock()
-	if unasked {
+	if surprise {
 		c.log.Error("engine failed", "model", model, "error", c.cause)
 	}
 	for _, r := range left {
@@ -85,13 +85,14 @@ func howEnded(state *os.ProcessState) string {
 	return fmt.Sprintf("exited with code %d", state.ExitCode())
 }
 
-// giveUp ends a core whose Open failed.
-func (c *child) giveUp() error {
+// giveUp ends a core whose Open failed; it may end by itself in the grace.
+func (c *child) giveUp(grace time.Duration) error {
 	c.mu.Lock()
 	c.state.to(ShuttingDown)
+	c.expected = true
 	c.mu.Unlock()
 	_ = c.link.Close()
-	if !within(c.dead, exitBudget) {
+	if !within(c.dead, grace) {
 		c.proc.Kill()
 		<-c.dead
 	}
@@ -132,8 +133,13 @@ func (c *child) end(ctx context.Context) {
 		scale = min(1, float64(time.Until(deadline))/float64(releaseBudget+exitBudget+termBudget+reapBudget))
 	}
 	budget := func(d time.Duration) time.Duration { return time.Duration(float64(d) * scale) }
+	c.mu.Lock()
+	ended := c.ended != ""
+	c.mu.Unlock()
 	var err error
-	if !c.gone() {
+	if ended {
+		<-c.dead
+	} else {
 		err = c.endGently(ctx, budget)
 	}
 	if !c.gone() {
@@ -162,10 +168,12 @@ func (c *child) endGently(ctx context.Context, budget func(time.Duration) time.D
 	if err != nil {
 		detail, _, _ := strings.Cut(err.Error(), "\n")
 		c.phase("abort", began, detail)
-		if c.gone() {
-			return fmt.Errorf("engine: shutdown: %w", err)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.ended != "" && c.expected {
+			return fmt.Errorf("engine: shutdown: %s%s", c.ended, c.tail.quote())
 		}
-		return nil // the next means says what is wrong
+		return nil // it had died before, or the next means will say what is wrong
 	}
 	c.mu.Lock()
 	c.report.Phases = append(c.report.Phases, out.Report.Phases...)
@@ -191,6 +199,9 @@ func (c *child) endGently(ctx context.Context, budget func(time.Duration) time.D
 // endByForce sends SIGTERM, upon which the core prints what hangs, and then SIGKILL.
 func (c *child) endByForce(ctx context.Context, grace time.Duration) error {
 	began := time.Now()
+	c.mu.Lock()
+	c.expected = true
+	c.mu.Unlock()
 	_ = c.proc.Signal(syscall.SIGTERM)
 	how, over := "SIGTERM", waitFor(ctx, c.dead, grace)
 	if over {
@@ -245,9 +256,12 @@ type logTail struct {
 }
 
 const (
-	tailBytes = 32 << 10
+	tailBytes = 256 << 10
 	tailLines = 40
 )
+
+// crashes are how the lines begin that say what a Go process died of.
+var crashes = []string{"panic: ", "fatal error: ", "SIG", "WARNING: DATA RACE", "runtime: "}
 
 // follow reads a log to its end, so that its writer never blocks.
 func follow(r *os.File) *logTail {
@@ -276,17 +290,24 @@ func (l *logTail) finish(grace time.Duration) {
 	<-l.over
 }
 
-// quote is the last lines, for the end of an error message; "" when there are none.
+// quote is the crash that the log ends with, or else its last lines, for the end of an error message; "" when there are none.
 func (l *logTail) quote() string {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	lines := bytes.Split(bytes.TrimSpace(l.buf), []byte("\n"))
-	if len(lines[0]) == 0 {
+	lines := strings.Split(strings.TrimSpace(string(l.buf)), "\n")
+	l.mu.Unlock()
+	if lines[0] == "" {
 		return ""
 	}
-	head := "; its log"
-	if len(lines) > tailLines {
-		head, lines = fmt.Sprintf("; the last %d lines of its log", tailLines), lines[len(lines)-tailLines:]
+	head := "its log"
+	if at := slices.IndexFunc(lines, isCrash); at >= 0 {
+		head, lines = "its log, from the crash on", lines[at:]
+		lines = lines[:min(len(lines), tailLines)]
+	} else if len(lines) > tailLines {
+		head, lines = fmt.Sprintf("the last %d lines of its log", tailLines), lines[len(lines)-tailLines:]
 	}
-	return head + ":\n    " + string(bytes.Join(lines, []byte("\n    ")))
+	return "; " + head + ":\n    " + strings.Join(lines, "\n    ")
+}
+
+func isCrash(line string) bool {
+	return slices.ContainsFunc(crashes, func(begin string) bool { return strings.HasPrefix(line, begin) })
 }

@@ -27,6 +27,7 @@ type news struct {
 	Replies []reply
 	Faults  []FaultReport // after one struck: some strike the process itself
 	Failed  *wireError    // the engine has failed
+	Closing bool          // the shutdown has begun: the end of the process is no surprise from now on
 }
 
 // reply answers an order.

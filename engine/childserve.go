@@ -139,7 +139,7 @@ func (s *served) flush() {
 
 // sendApart sends each item in a message of its own, and an error in place of one that is too big even so.
 func (s *served) sendApart(all news) error {
-	head := news{Stats: all.Stats, Faults: all.Faults, Failed: all.Failed}
+	head := news{Stats: all.Stats, Faults: all.Faults, Failed: all.Failed, Closing: all.Closing}
 	if err := s.link.Send(&head); err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (s *served) engine() *core {
 
 func (s *served) open(ctx context.Context, cfg Config) (opened, error) {
 	e, err := open(ctx, cfg, func(c *core) (model, error) {
-		c.published = s.rouse
+		c.published = s.flush // in the loop: handing over to another goroutine costs more than the message
 		c.faults.announce = func(reports []FaultReport) {
 			s.tell(func(n *news) { n.Faults = reports })
 			s.flush() // now: the fault may be the end of this process
@@ -261,7 +261,9 @@ func (s *served) shutdown(ctx context.Context, _ none) (closed, error) {
 	s.mu.Lock()
 	s.stopping = true
 	c := s.core
+	s.next.Closing = true
 	s.mu.Unlock()
+	s.flush()
 	err := c.shutdown(ctx)
 	out := closed{Report: c.shutdownReport(), Faults: c.faultReports(), Stats: c.counters(), Err: pack(err)}
 	if why := c.err(); errors.Is(why, ErrEngineDead) {

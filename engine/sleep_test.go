@@ -1,0 +1,340 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/enginetest/enginetest/internal/scheduler/fakerunner"
+	"github.com/enginetest/enginetest/ledger"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// greedy gives what every golden prompt makes, and checks it.
+func (g golden) check(t *testing.T, e *Engine) {
+	t.Helper()
+	outs, err := e.Generate(t.Context(), g.requests()...)
+	require.NoError(t, err)
+	for i, out := range outs {
+		require.Equal(t, g.Prompts[i].Greedy, out.Completions[0].TokenIDs)
+	}
+}
+
+func onDevice(hs []ledger.Holding) (device, host int64) {
+	for _, h := range hs {
+		if h.Device == "host" {
+			host += h.Bytes
+		} else {
+			device += h.Bytes
+		}
+	}
+	return device, host
+}
+
+func TestSleep(t *testing.T) {
+	g := loadGolden(t)
+	info, err := os.Stat(tinyLlama + "/model.safetensors")
+	require.NoError(t, err)
+	for level, kept := range map[int]int64{1: info.Size(), 2: 0} {
+		t.Run(fmt.Sprint("level ", level), func(t *testing.T) {
+			e := openTiny(t, Config{})
+			g.check(t, e)
+			before := ledger.ByOwner(e.Holdings())
+			for range 3 {
+				require.NoError(t, e.Sleep(t.Context(), level))
+				assert.Equal(t, Sleeping, e.State())
+				device, host := onDevice(e.Holdings())
+				assert.Zero(t, device, "the device has everything back")
+				assert.Equal(t, kept, host, "what is kept is said")
+				s := e.Stats()
+				assert.Equal(t, level, s.SleepLevel)
+				assert.True(t, s.WeightsAsleep && s.KVCacheAsleep)
+				assert.Zero(t, s.KVBlocksUsed+s.KVBlocksCached+s.Running+s.Waiting)
+
+				_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(3, 0)})
+				assert.ErrorIs(t, err, ErrSleeping)
+				for _, err := range e.Stream(t.Context(), Request{PromptTokenIDs: ids(3, 0)}) {
+					assert.ErrorIs(t, err, ErrSleeping)
+				}
+				assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), ErrSleeping)
+				assert.NoError(t, e.Err())
+
+				require.NoError(t, e.Wake(t.Context()))
+				assert.Equal(t, Running, e.State())
+				assert.Equal(t, before, ledger.ByOwner(e.Holdings()))
+				assert.Zero(t, e.Stats().SleepLevel)
+				out, err := e.Generate(t.Context(), g.requests()...)
+				require.NoError(t, err)
+				assert.Zero(t, out[0].CachedTokens, "the prefix cache was emptied")
+				g.check(t, e)
+			}
+			require.NoError(t, e.Wake(t.Context()), "it is awake")
+		})
+	}
+}
+
+func TestWakeInParts(t *testing.T) {
+	g := loadGolden(t)
+	for _, level := range []int{1, 2} {
+		for _, tags := range [][2]string{{TagWeights, TagKVCache}, {TagKVCache, TagWeights}} {
+			t.Run(fmt.Sprint(level, tags), func(t *testing.T) {
+				e := openTiny(t, Config{})
+				full := ledger.ByOwner(e.Holdings())
+				require.NoError(t, e.Sleep(t.Context(), level))
+				require.NoError(t, e.Wake(t.Context(), tags[0]))
+				require.NoError(t, e.Wake(t.Context(), tags[0]), "again is nothing")
+				assert.Equal(t, Sleeping, e.State())
+				device, _ := onDevice(e.Holdings())
+				if tags[0] == TagKVCache {
+					assert.Equal(t, full["kv_cache"], device)
+				} else {
+					assert.Equal(t, full["weights"]+full["rope"]+full["workspace"], device)
+				}
+				assert.Equal(t, tags[0] != TagWeights, e.Stats().WeightsAsleep)
+				assert.Equal(t, tags[0] != TagKVCache, e.Stats().KVCacheAsleep)
+				_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(3, 0)})
+				assert.ErrorIs(t, err, ErrSleeping)
+
+				require.NoError(t, e.Sleep(t.Context(), level), "back to sleep from half awake")
+				device, _ = onDevice(e.Holdings())
+				assert.Zero(t, device)
+				require.NoError(t, e.Wake(t.Context(), tags[0]))
+				require.NoError(t, e.Wake(t.Context(), tags[1]))
+				assert.Equal(t, Running, e.State())
+				assert.Equal(t, full, ledger.ByOwner(e.Holdings()))
+				g.check(t, e)
+			})
+		}
+	}
+}
+
+// A deeper sleep drops what a lighter one kept; a lighter one after it brings nothing back.
+func TestSleepDeeper(t *testing.T) {
+	g := loadGolden(t)
+	e := openTiny(t, Config{})
+	require.NoError(t, e.Sleep(t.Context(), 1))
+	require.NotEmpty(t, e.Holdings())
+	require.NoError(t, e.Sleep(t.Context(), 2))
+	assert.Empty(t, e.Holdings())
+	require.NoError(t, e.Sleep(t.Context(), 1))
+	assert.Equal(t, 2, e.Stats().SleepLevel)
+	require.NoError(t, e.Wake(t.Context()))
+	g.check(t, e)
+}
+
+func TestSleepEndsWhatRuns(t *testing.T) {
+	e := openTiny(t, Config{})
+	type result struct {
+		outs []Output
+		err  error
+	}
+	results := make(chan result)
+	for i := range 3 {
+		go func() {
+			outs, err := e.Generate(context.Background(), Request{PromptTokenIDs: ids(5, i), Sampling: SamplingParams{MaxTokens: 400, IgnoreEOS: true}})
+			results <- result{outs, err}
+		}()
+	}
+	require.Eventually(t, func() bool { return e.Stats().Running == 3 && e.Stats().OutputTokens > 10 }, 5*time.Second, time.Millisecond)
+	require.NoError(t, e.Sleep(t.Context(), 1))
+	for range 3 {
+		r := <-results
+		assert.ErrorIs(t, r.err, ErrSleeping)
+		require.Len(t, r.outs, 1)
+		assert.Equal(t, FinishAbort, r.outs[0].Completions[0].FinishReason)
+		assert.NotEmpty(t, r.outs[0].Completions[0].TokenIDs)
+	}
+	assert.Equal(t, 3, e.Stats().Aborted)
+	require.NoError(t, e.Wake(t.Context()))
+	loadGolden(t).check(t, e)
+}
+
+// A wake that fails, wherever it fails, leaves a sleeping engine that holds what it held; the next wake works.
+func TestWakeIsTransactional(t *testing.T) {
+	g := loadGolden(t)
+	for _, level := range []int{1, 2} {
+		for _, f := range []Fault{
+			{Point: FaultLoad, After: 1},     // once in Open
+			{Point: FaultAllocate, After: 4}, // Open has weights, rope, workspace, kv_cache
+			{Point: FaultAllocate, After: 5},
+			{Point: FaultAllocate, After: 6},
+			{Point: FaultAllocate, After: 7},
+		} {
+			for _, f.Action = range []FaultAction{ActError, ActOOM} {
+				t.Run(fmt.Sprint(level, f.Point, f.After, f.Action), func(t *testing.T) {
+					e := openTiny(t, Config{Faults: []Fault{f}})
+					require.NoError(t, e.Sleep(t.Context(), level))
+					asleep := e.Holdings()
+					err := e.Wake(t.Context())
+					require.ErrorIs(t, err, ErrInjected)
+					assert.Equal(t, f.Action == ActOOM, errors.Is(err, ErrOutOfMemory))
+					assert.Equal(t, 1, e.Faults()[0].Fired)
+					assert.Equal(t, Sleeping, e.State())
+					assert.NoError(t, e.Err())
+					assert.Equal(t, ledger.ByOwner(asleep), ledger.ByOwner(e.Holdings()))
+					device, _ := onDevice(e.Holdings())
+					assert.Zero(t, device)
+					assert.True(t, e.Stats().WeightsAsleep && e.Stats().KVCacheAsleep)
+					_, err = e.Generate(t.Context(), Request{PromptTokenIDs: ids(3, 0)})
+					assert.ErrorIs(t, err, ErrSleeping)
+					require.NoError(t, e.Wake(t.Context()))
+					g.check(t, e)
+				})
+			}
+		}
+	}
+}
+
+// A release step that fails in Sleep: the engine sleeps, its error and Holdings name the memory, and Wake tries again first.
+func TestSleepReleaseFails(t *testing.T) {
+	g := loadGolden(t)
+	for after, owner := range []string{"kv_cache", "workspace", "rope", "weights", "weights"} {
+		t.Run(fmt.Sprint(owner, after), func(t *testing.T) {
+			e := openTiny(t, Config{Faults: []Fault{{Point: FaultShutdown, Action: ActError, After: after}}})
+			full := ledger.ByOwner(e.Holdings())
+			err := e.Sleep(t.Context(), 2)
+			require.ErrorIs(t, err, ErrInjected)
+			assert.ErrorContains(t, err, "engine: asleep, but not all memory was given back: modelrunner: releasing "+owner)
+			assert.Equal(t, Sleeping, e.State())
+			held := ledger.ByOwner(e.Holdings())
+			require.Len(t, held, 1)
+			assert.Positive(t, held[owner])
+			require.NoError(t, e.Wake(t.Context()))
+			assert.Equal(t, full, ledger.ByOwner(e.Holdings()))
+			g.check(t, e)
+		})
+	}
+}
+
+func TestCheckpointVanishesInSleep(t *testing.T) {
+	dir := t.TempDir() + "/model"
+	require.NoError(t, os.CopyFS(dir, os.DirFS(tinyLlama)))
+	for level := range 2 {
+		e := openTiny(t, Config{Model: dir})
+		require.NoError(t, e.Sleep(t.Context(), level+1))
+		require.NoError(t, os.Rename(dir, dir+"-away"))
+		err := e.Wake(t.Context())
+		if level+1 == 1 {
+			require.NoError(t, err, "level 1 needs no file")
+		} else {
+			var wrong *CheckpointError
+			require.ErrorAs(t, err, &wrong)
+			assert.ErrorContains(t, err, "engine: weights not woken: checkpoint: "+dir)
+			assert.Equal(t, Sleeping, e.State())
+			assert.Empty(t, e.Holdings())
+		}
+		require.NoError(t, os.Rename(dir+"-away", dir))
+		require.NoError(t, e.Wake(t.Context()))
+		loadGolden(t).check(t, e)
+	}
+}
+
+func TestShutdownFromSleep(t *testing.T) {
+	for _, level := range []int{1, 2} {
+		for _, woken := range [][]string{nil, {TagWeights}, {TagKVCache}} {
+			e := openTiny(t, Config{OffloadBytes: 1 << 20})
+			require.NoError(t, e.Sleep(t.Context(), level))
+			if woken != nil {
+				require.NoError(t, e.Wake(t.Context(), woken...))
+			}
+			require.NoError(t, e.Shutdown(t.Context()))
+			assert.Empty(t, e.Holdings())
+			assert.ErrorIs(t, e.Wake(t.Context()), ErrStopped)
+			assert.ErrorIs(t, e.Sleep(t.Context(), 1), ErrStopped)
+		}
+	}
+}
+
+func TestSleepRefusals(t *testing.T) {
+	e := openTiny(t, Config{Faults: []Fault{{Point: FaultForward, Action: ActError}}})
+	var wrong *ParamError
+	require.ErrorAs(t, e.Sleep(t.Context(), 0), &wrong)
+	assert.EqualError(t, wrong, "engine: level is 0, must be 1 (weights stay on the host) or 2 (nothing stays)")
+	require.ErrorAs(t, e.Wake(t.Context(), TagWeights, "graphs"), &wrong)
+	assert.EqualError(t, wrong, `engine: tag is "graphs", must be "weights" or "kv_cache"`)
+	assert.Equal(t, Running, e.State())
+
+	_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(3, 0)})
+	require.ErrorIs(t, err, ErrEngineDead)
+	assert.ErrorIs(t, e.Sleep(t.Context(), 1), ErrEngineDead)
+	assert.ErrorIs(t, e.Wake(t.Context()), ErrEngineDead)
+
+	fake := openFake(t, Config{Model: "fake"}, &fakerunner.Runner{}, false)
+	assert.ErrorIs(t, fake.Sleep(t.Context(), 1), errors.ErrUnsupported)
+	assert.Equal(t, Running, fake.State())
+	one(t, fake, ids(3, 0), SamplingParams{})
+
+	drained := openTiny(t, Config{})
+	require.NoError(t, drained.Sleep(t.Context(), 1))
+	require.NoError(t, drained.Drain(t.Context()))
+	assert.ErrorIs(t, drained.Wake(t.Context()), ErrDraining)
+	assert.ErrorIs(t, drained.Sleep(t.Context(), 2), ErrDraining)
+}
+
+// A panic while it wakes is the engine's end like any other; Shutdown gives everything back.
+func TestWakePanics(t *testing.T) {
+	for after := 4; after <= 7; after++ {
+		e := openTiny(t, Config{Faults: []Fault{{Point: FaultAllocate, Action: ActPanic, After: after}}})
+		require.NoError(t, e.Sleep(t.Context(), 2))
+		err := e.Wake(t.Context())
+		assert.ErrorIs(t, err, ErrEngineDead)
+		assert.ErrorContains(t, err, "panic during waking up: engine: injected fault at allocate")
+		assert.Equal(t, Failed, e.State())
+	}
+}
+
+// A wake that hangs: the caller's context ends its wait, and Shutdown the hang.
+func TestWakeHangs(t *testing.T) {
+	e := openTiny(t, Config{Faults: []Fault{{Point: FaultAllocate, Action: ActHang, After: 5}}})
+	require.NoError(t, e.Sleep(t.Context(), 1))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err := e.Wake(ctx)
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.EqualError(t, err, "engine: waking up: still in waking up: context deadline exceeded")
+	require.NoError(t, e.Shutdown(t.Context()))
+}
+
+// Everybody sleeps, wakes and asks at once: every error is a known one, and the engine is whole in the end.
+func TestSleepUnderLoad(t *testing.T) {
+	g := loadGolden(t)
+	e := openTiny(t, Config{OffloadBytes: 1 << 20, KVCacheBytes: 60 * 16 * 1024, MaxModelLen: 160})
+	end := time.Now().Add(300 * time.Millisecond)
+	var wg sync.WaitGroup
+	answered, refused := make([]int, 6), make([]int, 6)
+	for i := range 6 {
+		wg.Go(func() {
+			for n := i; time.Now().Before(end); n++ {
+				p := g.Prompts[n%len(g.Prompts)]
+				outs, err := e.Generate(t.Context(), Request{PromptTokenIDs: p.IDs, Sampling: SamplingParams{MaxTokens: len(p.Greedy), IgnoreEOS: true}})
+				if err == nil {
+					assert.Equal(t, p.Greedy, outs[0].Completions[0].TokenIDs)
+					answered[i]++
+				} else {
+					assert.ErrorIs(t, err, ErrSleeping)
+					refused[i]++
+				}
+			}
+		})
+	}
+	for i := range 3 {
+		wg.Go(func() {
+			for n := i; time.Now().Before(end); n++ {
+				time.Sleep(3 * time.Millisecond)
+				assert.NoError(t, e.Sleep(t.Context(), 1+n%2))
+				assert.NoError(t, e.Wake(t.Context(), []string{TagWeights, TagKVCache}[n%2]))
+				assert.NoError(t, e.Wake(t.Context()))
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, e.Wake(t.Context()))
+	g.check(t, e)
+	t.Log("answered ", answered, ", refused ", refused)
+	assert.Zero(t, e.Stats().KVBlocksUsed)
+}
