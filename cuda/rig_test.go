@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/enginetest/enginetest/cuda/cudatest"
 	"github.com/enginetest/enginetest/ledger"
@@ -74,6 +75,9 @@ AGAIN:
 	ret;
 }
 `
+
+// No worker's goroutine, and so no thread, outlives its Close.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // onEach runs a test against the stub and against the GPU, when there is one: what holds for both is what the stub is worth.
 func onEach(t *testing.T, test func(t *testing.T, r *rig)) {

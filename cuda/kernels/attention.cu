@@ -17,6 +17,7 @@ struct Heads {
 struct Cache {
   u8 *k, *v;
   int block_size, pad; // pad: head size in the cache
+  u64 inverse;         // 2^40 / block_size, rounded up: i / block_size is i * inverse >> 40 for i below 2^28
 };
 
 template <int KV> DEV void put_cache(u8* c, u64 i, float v) {
@@ -24,21 +25,25 @@ template <int KV> DEV void put_cache(u8* c, u64 i, float v) {
   else ((u16*)c)[i] = (u16)pack2<F16>(v, 0);
 }
 DEV u64 cache_at(const Cache& c, int kv_heads, int slot, int head) {
-  return (((u64)(slot / c.block_size) * kv_heads + head) * c.block_size + slot % c.block_size) * c.pad;
+  u32 block = (u32)(((u64)slot * c.inverse) >> 40);
+  return (((u64)block * kv_heads + head) * c.block_size + (slot - block * c.block_size)) * c.pad;
 }
 
+// NP is the number of pairs that a lane holds: 32*NP is at least half a head.
+//
 // head_of gives one warp a head of a row: lane l has elements l+32i in a, and those half a head further in b. It adds up the parts and the bias, normalizes, rotates.
 // column is the head's first in a row of qkv.
-DEV void head_of(const Heads& h, u32 row, int column, const float* norm, int position, float* a, float* b) {
+template <int NP> DEV void head_of(const Heads& h, u32 row, int column, const float* norm, int position, float* a, float* b) {
   u32 lane = tid() & 31;
   int half = h.dim / 2;
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < NP; i++) {
     int e = lane + 32 * i;
     a[i] = b[i] = 0;
     if (e >= half) continue;
     const float* p = h.qkv + (u64)row * h.ld + column + e;
+#pragma unroll 1
     for (int s = 0; s < h.nparts; s++, p += h.part_stride) a[i] += p[0], b[i] += p[half];
     if (h.bias) a[i] += h.bias[column + e], b[i] += h.bias[column + e + half];
     sum += a[i] * a[i] + b[i] * b[i];
@@ -46,16 +51,16 @@ DEV void head_of(const Heads& h, u32 row, int column, const float* norm, int pos
   if (norm) {
 #pragma unroll
     for (int m = 16; m; m >>= 1) sum += shx(sum, m);
-    float scale = 1.0f / root(sum / h.dim + h.eps);
+    float scale = rsqrt(sum / h.dim + h.eps);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < NP; i++) {
       int e = lane + 32 * i;
       if (e < half) a[i] *= scale * norm[e], b[i] *= scale * norm[e + half];
     }
   }
   if (position < 0) return;
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < NP; i++) {
     int e = lane + 32 * i;
     if (e >= half) continue;
     float c = h.cos[(u64)position * half + e], s = h.sin[(u64)position * half + e], x = a[i], y = b[i];
@@ -64,10 +69,10 @@ DEV void head_of(const Heads& h, u32 row, int column, const float* norm, int pos
 }
 
 // store_kv writes head kv of a row's keys or values to the cache, with zeros behind it.
-template <int KV> DEV void store_kv(u8* c, u64 at, int dim, int pad, const float* a, const float* b) {
+template <int KV, int NP> DEV void store_kv(u8* c, u64 at, int dim, int pad, const float* a, const float* b) {
   u32 lane = tid() & 31;
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < NP; i++) {
     int e = lane + 32 * i;
     if (e < dim / 2) put_cache<KV>(c, at + e, a[i]), put_cache<KV>(c, at + e + dim / 2, b[i]);
   }
@@ -77,20 +82,20 @@ template <int KV> DEV void store_kv(u8* c, u64 at, int dim, int pad, const float
 // rope: queries are rotated in place (in part 0), keys and values go to the cache. A warp a head; grid (rows, heads/4).
 template <int KV> DEV void rope(const Heads& h, const Cache& c, const int* positions, const int* slots) {
   dependency_wait();
-  dependents_go();
   u32 row = bid();
   int head = bidy() * 4 + (tid() >> 5), lane = tid() & 31, position = positions[row];
   if (head >= h.heads + 2 * h.kv_heads || position < 0) return;
-  float a[4], b[4];
+  const int NP = 4;
+  float a[NP], b[NP];
   bool q = head < h.heads, k = !q && head < h.heads + h.kv_heads;
-  head_of(h, row, head * h.dim, q ? h.q_norm : k ? h.k_norm : nullptr, q || k ? position : -1, a, b);
+  head_of<NP>(h, row, head * h.dim, q ? h.q_norm : k ? h.k_norm : nullptr, q || k ? position : -1, a, b);
   if (!q) {
     int kv = head - h.heads - (k ? 0 : h.kv_heads);
-    store_kv<KV>(k ? c.k : c.v, cache_at(c, h.kv_heads, slots[row], kv), h.dim, c.pad, a, b);
+    store_kv<KV, NP>(k ? c.k : c.v, cache_at(c, h.kv_heads, slots[row], kv), h.dim, c.pad, a, b);
     return;
   }
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < NP; i++) {
     int e = lane + 32 * i;
     float* p = h.qkv + (u64)row * h.ld + head * h.dim + e;
     if (e < h.dim / 2) p[0] = a[i], p[h.dim / 2] = b[i];
@@ -107,6 +112,8 @@ struct Attention {
   int type, kb;
   float* partial; // [row][KV head][group of heads][split][G][pad + 2]
   u32* done;      // [row][KV head][group of heads], 0 before and after
+  const u8* ahead; // weights that come next: they go to L2 while this kernel waits for its own
+  u64 ahead_bytes;
 };
 
 template <int KV> DEV void get8(const u8* c, u64 at, float* f) {
@@ -123,33 +130,37 @@ template <int KV> DEV void get8(const u8* c, u64 at, float* f) {
 // attend: one row, one KV head and up to G of its query heads, one of gridDim.z shares of the context; grid (rows, KV heads * groups, splits). LPT lanes hold a
 // token's head, 8 elements each; 4 warps take turns. The last share to finish adds all up, in order.
 template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c, const Attention& a, float* smem) {
+  const int TPW = 32 / LPT, U = 2, P = LPT * 8, NP = P < 128 ? 1 : P / 64;
+  u64 every = (u64)nbid() * nbidy() * nbidz() * 128 * 128;
+#pragma unroll 1
+  for (u64 i = (((u64)bidz() * nbidy() + bidy()) * nbid() + bid()) * 128 * 128 + tid() * 128; i < a.ahead_bytes; i += every) prefetch(a.ahead + i);
   dependency_wait();
-  dependents_go();
-  const int TPW = 32 / LPT, U = 2;
   u32 row = bid(), lane = tid() & 31, warp = tid() >> 5, sub = lane / LPT, d8 = lane % LPT * 8;
   int per_kv = h.heads / h.kv_heads, groups = (per_kv + G - 1) / G, kv = bidy() / groups, part = bidy() % groups;
   int head0 = kv * per_kv + part * G, n = per_kv - part * G < G ? per_kv - part * G : G;
   int position = a.positions[row];
   float *q = smem, *o = q + G * c.pad, *ml = o + 4 * G * c.pad;
   if (position < 0) return;
+  u32 splits = nbidz();
   int context = position + 1, low = a.window > 0 && context > a.window ? context - a.window : 0;
-  int per = (context - low + nbidz() - 1) / nbidz();
+  int per = (context - low + splits - 1) / splits;
   int from = low + (int)bidz() * per, to = from + per < context ? from + per : context;
   const int* table = a.tables + (u64)(a.seqs ? a.seqs[row] : row) * a.max_blocks;
   const float log2e = 1.44269504f;
 
   // The queries, scaled, into shared memory; in a fused step the new key and value into the cache, by the block whose share has them.
+#pragma unroll 1
   for (int i = warp; i < n + (a.fused ? 2 : 0); i += 4) {
-    float x[4], y[4];
+    float x[NP], y[NP];
     bool is_q = i < n, is_k = i == n;
     int column = is_q ? (head0 + i) * h.dim : (h.heads + kv + (is_k ? 0 : h.kv_heads)) * h.dim;
-    if (a.fused) head_of(h, row, column, is_q ? h.q_norm : is_k ? h.k_norm : nullptr, is_q || is_k ? position : -1, x, y);
+    if (a.fused) head_of<NP>(h, row, column, is_q ? h.q_norm : is_k ? h.k_norm : nullptr, is_q || is_k ? position : -1, x, y);
     if (!is_q) {
-      if (from < context && to == context) store_kv<KV>(is_k ? c.k : c.v, cache_at(c, h.kv_heads, a.slots[row], kv), h.dim, c.pad, x, y);
+      if (from < context && to == context) store_kv<KV, NP>(is_k ? c.k : c.v, cache_at(c, h.kv_heads, a.slots[row], kv), h.dim, c.pad, x, y);
       continue;
     }
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
+    for (int j = 0; j < NP; j++) {
       int e = lane + 32 * j, half = h.dim / 2;
       if (e >= half) continue;
       if (!a.fused) {
@@ -170,6 +181,7 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
 #pragma unroll
     for (int j = 0; j < 8; j++) qf[g][j] = in && g < n ? q[g * c.pad + d8 + j] : 0, acc[g][j] = 0;
   }
+#pragma unroll 1
   for (int t0 = from + warp * TPW; t0 < to; t0 += 4 * TPW * U) {
     float kf[U][8], vf[U][8];
 #pragma unroll
@@ -178,7 +190,8 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
 #pragma unroll
       for (int j = 0; j < 8; j++) kf[u][j] = vf[u][j] = 0;
       if (t < to && in) {
-        u64 at = (((u64)table[t / c.block_size] * h.kv_heads + kv) * c.block_size + t % c.block_size) * c.pad + d8;
+        u32 block = (u32)(((u64)t * c.inverse) >> 40);
+        u64 at = (((u64)table[block] * h.kv_heads + kv) * c.block_size + (t - block * c.block_size)) * c.pad + d8;
         get8<KV>(c.k, at, kf[u]);
         get8<KV>(c.v, at, vf[u]);
       }
@@ -218,10 +231,13 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
     }
   }
   barrier();
-  u32 splits = nbidz(), unit = row * (h.kv_heads * groups) + bidy(), stride = G * (c.pad + 2);
-  float* mine = a.partial + ((u64)unit * splits + bidz()) * stride;
-  for (int e = tid(); e < n * c.pad; e += 128) {
-    int g = e / c.pad, d = e % c.pad;
+  // What the warps have, and then what the shares have: 128 threads take the elements of P a head in turn.
+  u32 unit = row * (h.kv_heads * groups) + bidy(), stride = G * (c.pad + 2);
+  float* all = a.partial + (u64)unit * splits * stride;
+#pragma unroll 1
+  for (int i = tid(); i < G * P; i += 128) {
+    int g = i / P, d = i % P;
+    if (g >= n || d >= c.pad) continue;
     float top = -1e30f, sum = 0, v = 0;
 #pragma unroll
     for (int w = 0; w < 4; w++) top = fmax2(top, ml[(w * G + g) * 2]);
@@ -230,12 +246,13 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
       float f = ex2(ml[(w * G + g) * 2] - top);
       sum += ml[(w * G + g) * 2 + 1] * f, v += o[(w * G + g) * c.pad + d] * f;
     }
-    if (splits > 1) {
-      mine[g * (c.pad + 2) + d] = v;
-      if (d == 0) mine[g * (c.pad + 2) + c.pad] = top, mine[g * (c.pad + 2) + c.pad + 1] = sum;
-    } else if (d < h.dim) {
-      put1(a.out, a.type, row, (head0 + g) * h.dim + d, a.kb, v / sum);
+    if (splits == 1) {
+      if (d < h.dim) put1(a.out, a.type, row, (head0 + g) * h.dim + d, a.kb, divide(v, sum));
+      continue;
     }
+    float* mine = all + bidz() * stride + g * (c.pad + 2);
+    mine[d] = v;
+    if (d == 0) mine[c.pad] = top, mine[c.pad + 1] = sum;
   }
   if (splits == 1) return;
   __shared__ u32 last;
@@ -249,34 +266,37 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
   barrier();
   if (!last) return;
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
-  const float* all = a.partial + (u64)unit * splits * stride;
-  for (int e = tid(); e < n * h.dim; e += 128) {
-    int g = e / h.dim, d = e % h.dim;
+#pragma unroll 1
+  for (int i = tid(); i < G * P; i += 128) {
+    int g = i / P, d = i % P;
+    if (g >= n || d >= h.dim) continue;
     float top = -1e30f, sum = 0, v = 0;
-    for (u32 s = 0; s < splits; s++) top = fmax2(top, load_fresh(all + s * stride + g * (c.pad + 2) + c.pad));
+    const float* p = all + g * (c.pad + 2);
+#pragma unroll 4
+    for (u32 s = 0; s < splits; s++) top = fmax2(top, load_fresh(p + s * stride + c.pad));
+#pragma unroll 4
     for (u32 s = 0; s < splits; s++) {
-      const float* p = all + s * stride + g * (c.pad + 2);
-      float f = ex2(load_fresh(p + c.pad) - top);
-      sum += load_fresh(p + c.pad + 1) * f, v += load_fresh(p + d) * f;
+      float f = ex2(load_fresh(p + s * stride + c.pad) - top);
+      sum += load_fresh(p + s * stride + c.pad + 1) * f, v += load_fresh(p + s * stride + d) * f;
     }
-    put1(a.out, a.type, row, (head0 + g) * h.dim + d, a.kb, v / sum);
+    put1(a.out, a.type, row, (head0 + g) * h.dim + d, a.kb, divide(v, sum));
   }
 }
 
 #define HEADS                                                                                                                                          \
   float *qkv, int nparts, u64 part_stride, int ld, const float *bias, const float *q_norm, const float *k_norm, float eps, const float *cos,          \
-      const float *sin, int heads, int kv_heads, int dim, u8 *k, u8 *v, int block_size, int pad, const int *positions, const int *slots
-#define HEADS_AND_CACHE Heads{qkv, nparts, part_stride, ld, bias, q_norm, k_norm, eps, cos, sin, heads, kv_heads, dim}, Cache{k, v, block_size, pad}
+      const float *sin, int heads, int kv_heads, int dim, u8 *k, u8 *v, int block_size, int pad, u64 inverse, const int *positions, const int *slots
+#define HEADS_AND_CACHE Heads{qkv, nparts, part_stride, ld, bias, q_norm, k_norm, eps, cos, sin, heads, kv_heads, dim}, Cache{k, v, block_size, pad, inverse}
 
 KERNEL rope_f32(HEADS) { rope<F32>(HEADS_AND_CACHE, positions, slots); }
 KERNEL rope_f16(HEADS) { rope<F16>(HEADS_AND_CACHE, positions, slots); }
 
 #define ATTEND(KV, LPT, G, type)                                                                                                                      \
   KERNEL __launch_bounds__(128, 3) attend_##type##_##LPT##_##G(HEADS, const int* seqs, const int* tables, int max_blocks, int window, float scale, int fused, \
-                                                               u8* out, u64 plane, int mode, int out_type, int kb, float* partial, u32* done) {       \
+                                                               u8* out, u64 plane, int mode, int out_type, int kb, float* partial, u32* done, const u8* ahead, u64 ahead_bytes) { \
     extern __shared__ F4 dynamic[];                                                                                                                   \
     attend<KV, LPT, G>(HEADS_AND_CACHE,                                                                                                               \
-                       Attention{positions, slots, seqs, tables, max_blocks, window, scale, fused, Act{out, plane, mode}, out_type, kb, partial, done},\
+                       Attention{positions, slots, seqs, tables, max_blocks, window, scale, fused, Act{out, plane, mode}, out_type, kb, partial, done, ahead, ahead_bytes}, \
                        (float*)dynamic);                                                                                                              \
   }
 #define ATTENDS(LPT, G)     \

@@ -36,15 +36,11 @@ DEV u32 nbidz() { u32 r; asm("mov.u32 %0, %%nctaid.z;" : "=r"(r)); return r; }
 DEV void barrier() { asm volatile("bar.sync 0;" ::: "memory"); }
 
 // A kernel launched as programmatic dependent may begin before the one ahead of it has ended: until dependency_wait it may only read weights.
-// Every block calls both, so that the end of a kernel means the end of all before it.
+// Every block calls it, so that the end of a kernel means the end of all before it; and lets the next kernel's blocks take what room is left.
 DEV void dependency_wait() {
 #if defined(SM90)
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-DEV void dependents_go() {
-#if defined(SM90)
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
@@ -61,6 +57,18 @@ DEV V4 load_weight(const void* p) {
 #endif
   return v;
 }
+// load_weight_if leaves v as it is when p is not to be read: one predicated instruction, so that what is under way need not arrive first.
+DEV void load_weight_if(V4& v, const void* p, bool read) {
+#if defined(SM90)
+#define LOAD "ld.global.nc.L1::no_allocate.v4.u32"
+#else
+#define LOAD "ld.global.nc.v4.u32"
+#endif
+  asm volatile("{ .reg .pred q; setp.ne.u32 q, %5, 0; @q " LOAD " {%0,%1,%2,%3}, [%4]; }"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "l"(p), "r"((u32)read));
+#undef LOAD
+}
+DEV void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 DEV V4 load4(const void* p) { return *(const V4*)p; }
 DEV F4 loadf4(const float* p) { return *(const F4*)p; }
 
@@ -70,8 +78,9 @@ DEV float asf(u32 x) { float r; asm("mov.b32 %0, %1;" : "=f"(r) : "r"(x)); retur
 DEV u32 asu(float x) { u32 r; asm("mov.b32 %0, %1;" : "=r"(r) : "f"(x)); return r; }
 DEV float fmax2(float a, float b) { return a > b ? a : b; }
 DEV float ex2(float x) { float r; asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
-DEV float root(float x) { float r; asm("sqrt.rn.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
-DEV float silu(float x) { return x / (1.0f + ex2(-1.44269504f * x)); }
+DEV float rsqrt(float x) { float r; asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+DEV float divide(float a, float b) { float r; asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; } // within 2 units in the last place
+DEV float silu(float x) { return divide(x, 1.0f + ex2(-1.44269504f * x)); }
 
 DEV float half_to_float(u16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
 DEV float clamp_half(float v) { return v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v; } // NaN stays
@@ -149,6 +158,7 @@ DEV float sum_block(float v, float* red) {
   if ((tid() & 31) == 0) red[tid() >> 5] = v;
   barrier();
   v = 0;
+#pragma unroll 1
   for (u32 i = 0; i < (ntid() >> 5); i++) v += red[i];
   return v;
 }

@@ -42,7 +42,6 @@ template <int W> DEV void gemm16(const Gemm& a, u8* smem) {
   const u8* ws = a.w + (u64)tile_n * a.kb * 8192;
   u32 base = shared_address(smem);
   dependency_wait();
-  dependents_go();
   auto fetch = [&](u32 step) {
     if (step < steps) {
       u32 s = base + (step % STAGES) * 32768, plane = step / half, kb = from + (step % half) * 2;
@@ -142,7 +141,6 @@ DEV void gemm32(const Gemm& a, float* smem) {
 #pragma unroll
     for (int j = 0; j < 4; j++) c[i][j] = 0;
   dependency_wait();
-  dependents_go();
   for (u32 k0 = from; k0 < to; k0 += 16) {
     F4 x = loadf4(xp + k0), w = loadf4(wp + k0);
     barrier();

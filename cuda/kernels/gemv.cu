@@ -1,4 +1,4 @@
-// One row times a matrix: y = W x, in float32. A block of 16 warps works on groups of 16 rows; its warps share the columns (16-bit weights) or take a row each.
+// One row times a matrix: y = W x, in float32. A block works on groups of 16 rows: 8 warps that share the columns (16-bit weights), or 16 that take a row each.
 // With a norm weight, x is normalized on the way: y = W (x * weight) / rms(x). x lies in shared memory.
 
 struct Gemv {
@@ -15,7 +15,7 @@ struct Gemv {
 // stage puts x into shared memory; it returns what the products are to be multiplied with.
 DEV float stage(const Gemv& a, float* xs, float* red) {
   float sum = 0;
-  for (u32 i = tid(); i < (u32)a.kb * 8; i += 512) {
+  for (u32 i = tid(); i < (u32)a.kb * 8; i += ntid()) {
     F4 v = loadf4(a.x + i * 4);
     if (a.weight) {
       F4 w = loadf4(a.weight + i * 4);
@@ -28,7 +28,7 @@ DEV float stage(const Gemv& a, float* xs, float* red) {
     barrier();
     return 1;
   }
-  return 1.0f / root(sum_block(sum, red) / a.width + a.eps);
+  return rsqrt(sum_block(sum, red) / a.width + a.eps);
 }
 
 // finish is called by threads 0 to 15 with the result of row i of a group.
@@ -45,46 +45,54 @@ DEV void finish(const Gemv& a, u32 group, float v) {
 }
 
 template <int W> DEV void gemv16(const Gemv& a, float* xs) {
-  __shared__ float red[16], part[16][17];
+  const int U = 8, NW = 8; // column blocks of 32 that a warp has under way; warps
+  __shared__ float red[NW], part[NW][17];
   u32 lane = tid() & 31, warp = tid() >> 5, g = lane >> 2, t = lane & 3, groups = (a.rows + 15) / 16, group = bid();
-  const int U = 4; // column blocks of 32 in flight
-  const u8* wl = a.w + g * 64 + ((t ^ ((g >> 1) & 3)) << 4);
+  const u8* base = a.w + g * 64 + ((t ^ ((g >> 1) & 3)) << 4);
   V4 w[U][2];
-  auto fetch = [&](int u, u32 group, u32 kb) {
-    const u8* p = wl + ((u64)(group >> 3) * a.kb + kb) * 8192 + (group & 7) * 1024;
-    w[u][0] = load_weight(p);
-    w[u][1] = load_weight(p + 512);
-  };
 #pragma unroll
-  for (int u = 0; u < U; u++)
-    if ((int)(warp + u * 16) < a.kb) fetch(u, group, warp + u * 16);
+  for (int u = 0; u < U; u++) w[u][0] = w[u][1] = V4{0, 0, 0, 0};
+  const u8* row = base + (u64)(group >> 3) * a.kb * 8192 + (group & 7) * 1024;
+#pragma unroll
+  for (int u = 0; u < U; u++) {
+    const u8* p = row + (u64)(warp + u * NW) * 8192;
+    load_weight_if(w[u][0], p, (int)(warp + u * NW) < a.kb);
+    load_weight_if(w[u][1], p + 512, (int)(warp + u * NW) < a.kb);
+  }
   dependency_wait();
-  dependents_go();
   float scale = stage(a, xs, red);
+#pragma unroll 1
   for (; group < groups; group += nbid()) {
+    u32 then = group + nbid();
+    const u8* next = base + (u64)(then >> 3) * a.kb * 8192 + (then & 7) * 1024;
     float s0 = 0, s1 = 0;
-    for (u32 kb0 = warp; (int)kb0 < a.kb; kb0 += U * 16) {
+#pragma unroll 1
+    for (u32 kb0 = warp; (int)kb0 < a.kb; kb0 += U * NW) {
+      bool more = (int)(kb0 + U * NW) < a.kb; // else the next group's columns come after these
+      const u8* from = more ? row + (u64)(kb0 + U * NW) * 8192 : next + (u64)warp * 8192;
+      int left = more ? a.kb - (int)(kb0 + U * NW) : then < groups ? a.kb - (int)warp : 0;
 #pragma unroll
       for (int u = 0; u < U; u++) {
-        u32 kb = kb0 + u * 16, later = kb + U * 16;
-        if ((int)kb >= a.kb) continue;
-        F4 p = loadf4(xs + kb * 32 + t * 8), q = loadf4(xs + kb * 32 + t * 8 + 4);
-        s0 += first<W>(w[u][0].x) * p.x + second<W>(w[u][0].x) * p.y + first<W>(w[u][0].y) * p.z + second<W>(w[u][0].y) * p.w;
-        s0 += first<W>(w[u][0].z) * q.x + second<W>(w[u][0].z) * q.y + first<W>(w[u][0].w) * q.z + second<W>(w[u][0].w) * q.w;
-        s1 += first<W>(w[u][1].x) * p.x + second<W>(w[u][1].x) * p.y + first<W>(w[u][1].y) * p.z + second<W>(w[u][1].y) * p.w;
-        s1 += first<W>(w[u][1].z) * q.x + second<W>(w[u][1].z) * q.y + first<W>(w[u][1].w) * q.z + second<W>(w[u][1].w) * q.w;
-        // The column block that comes next in this place: of this group, or the first of the next one.
-        if ((int)later < a.kb) fetch(u, group, later);
-        else if (group + nbid() < groups) fetch(u, group + nbid(), warp + u * 16);
+        u32 kb = kb0 + u * NW;
+        if ((int)kb < a.kb) {
+          F4 p = loadf4(xs + kb * 32 + t * 8), q = loadf4(xs + kb * 32 + t * 8 + 4);
+          s0 += first<W>(w[u][0].x) * p.x + second<W>(w[u][0].x) * p.y + first<W>(w[u][0].y) * p.z + second<W>(w[u][0].y) * p.w;
+          s0 += first<W>(w[u][0].z) * q.x + second<W>(w[u][0].z) * q.y + first<W>(w[u][0].w) * q.z + second<W>(w[u][0].w) * q.w;
+          s1 += first<W>(w[u][1].x) * p.x + second<W>(w[u][1].x) * p.y + first<W>(w[u][1].y) * p.z + second<W>(w[u][1].y) * p.w;
+          s1 += first<W>(w[u][1].z) * q.x + second<W>(w[u][1].z) * q.y + first<W>(w[u][1].w) * q.z + second<W>(w[u][1].w) * q.w;
+        }
+        load_weight_if(w[u][0], from + (u64)(u * NW) * 8192, u * NW < left);
+        load_weight_if(w[u][1], from + (u64)(u * NW) * 8192 + 512, u * NW < left);
       }
     }
+    row = next;
     s0 += shx(s0, 1), s0 += shx(s0, 2), s1 += shx(s1, 1), s1 += shx(s1, 2);
     if (t == 0) part[warp][g] = s0, part[warp][g + 8] = s1;
     barrier();
     if (tid() < 16) {
       float v = 0;
 #pragma unroll
-      for (int i = 0; i < 16; i++) v += part[i][tid()];
+      for (int i = 0; i < NW; i++) v += part[i][tid()];
       finish(a, group, v * scale);
     }
     barrier();
@@ -94,7 +102,6 @@ template <int W> DEV void gemv16(const Gemv& a, float* xs) {
 DEV void gemv32(const Gemv& a, float* xs) {
   __shared__ float red[16], part[16];
   dependency_wait();
-  dependents_go();
   u32 lane = tid() & 31, warp = tid() >> 5, groups = (a.rows + 15) / 16;
   float scale = stage(a, xs, red);
   for (u32 group = bid(); group < groups; group += nbid()) {
@@ -113,12 +120,12 @@ DEV void gemv32(const Gemv& a, float* xs) {
     barrier();
   }
 }
-#define GEMV(name, call)                                                                                                                              \
-  KERNEL __launch_bounds__(512, 2) name(const u8* w, const float* x, const float* weight, int width, float eps, const float* bias, float* out, int mode, \
+#define GEMV(name, threads, blocks, call)                                                                                                                             \
+  KERNEL __launch_bounds__(threads, blocks) name(const u8* w, const float* x, const float* weight, int width, float eps, const float* bias, float* out, int mode, \
                                         int rows, int kb) {                                                                                           \
     extern __shared__ F4 dynamic[];                                                                                                                   \
     call(Gemv{w, x, weight, width, eps, bias, out, mode, rows, kb}, (float*)dynamic);                                                                 \
   }
-GEMV(gemv_f32, gemv32)
-GEMV(gemv_bf16, gemv16<BF16>)
-GEMV(gemv_f16, gemv16<F16>)
+GEMV(gemv_f32, 512, 2, gemv32)
+GEMV(gemv_bf16, 256, 2, gemv16<BF16>)
+GEMV(gemv_f16, 256, 2, gemv16<F16>)

@@ -31,7 +31,6 @@ KERNEL pack32(const void* src, float* dst, int first_row, int n, int k, int kb, 
 // embed: x[t] = table[tokens[t]], one block a row; x has rows of kb*32.
 template <int W> DEV void embed(const u8* table, const int* tokens, float* x, int kb) {
   dependency_wait();
-  dependents_go();
   u32 token = tokens[bid()];
   float* to = x + (u64)bid() * kb * 32;
   for (u32 c = tid(); c < (u32)kb * 4; c += ntid()) {
@@ -56,8 +55,7 @@ DEV void norm(float* x, const int* rows, const float* parts, int nparts, u64 par
               float eps) {
   __shared__ float red[32];
   dependency_wait();
-  dependents_go();
-  const int keep = 4; // chunks a thread keeps in registers: rows of up to 8192
+  const int keep = 1; // chunks a thread keeps in registers: rows of up to 2048; of longer ones the rest is read again
   u32 n = kb * 4;
   u64 row = rows ? rows[bid()] : bid();
   float* xr = x + row * kb * 32;
@@ -74,6 +72,7 @@ DEV void norm(float* x, const int* rows, const float* parts, int nparts, u64 par
   auto take = [&](u32 c, float* f) { // the new residual
     get(c, f);
     if (nparts > 0) {
+#pragma unroll 1
       for (int s = 0; s < nparts; s++) add(pr + s * part_stride + c * 8, f);
       if (bias) add(bias + c * 8, f);
       *(F4*)(xr + c * 8) = F4{f[0], f[1], f[2], f[3]};
@@ -95,7 +94,7 @@ DEV void norm(float* x, const int* rows, const float* parts, int nparts, u64 par
     float f[8];
     take(c, f);
   }
-  float scale = 1.0f / root(sum_block(sum, red) / width + eps);
+  float scale = rsqrt(sum_block(sum, red) / width + eps);
 #pragma unroll
   for (int i = 0; i < keep; i++)
     if (tid() + i * 256 < n) give(tid() + i * 256, v[i], scale);

@@ -69,7 +69,6 @@ DEV void best_of_block(double& s, int& id) {
 // race: gridDim.x blocks share a row of logits; grid (shares, rows).
 KERNEL race(const float* logits, const Draw* draws, Best* best, int vocab) {
   dependency_wait();
-  dependents_go();
   const double none = from_bits(0xfff0000000000000ull);
   const float* row = logits + (u64)bidy() * vocab;
   Draw d = draws[bidy()];
@@ -77,15 +76,17 @@ KERNEL race(const float* logits, const Draw* draws, Best* best, int vocab) {
   int id = -1;
   if (d.temperature == 0) {
     float top = asf(0xff800000u);
+#pragma unroll 4
     for (int i = bid() * 256 + tid(); i < vocab; i += nbid() * 256)
       if (row[i] > top) top = row[i], id = i;
     score = top;
   } else {
     int groups = (vocab + 3) / 4;
+#pragma unroll 1
     for (int g = bid() * 256 + tid(); g < groups; g += nbid() * 256) {
       u32 r[4];
       philox(g, d.position, d.seed, r);
-#pragma unroll
+#pragma unroll 1
       for (int j = 0; j < 4; j++) {
         int i = g * 4 + j;
         if (i >= vocab || !(row[i] > asf(0xff800000u))) continue;
@@ -105,7 +106,6 @@ KERNEL race(const float* logits, const Draw* draws, Best* best, int vocab) {
 // winner: one block of 256 a row. -1: no token is left; -2: a logit overflows, the host has to draw.
 KERNEL winner(const Best* best, const Draw* draws, int shares, int* tokens) {
   dependency_wait();
-  dependents_go();
   double score = from_bits(0xfff0000000000000ull);
   int id = -1;
   for (int i = tid(); i < shares; i += 256) {

@@ -28,29 +28,31 @@ template <int W, int NT, int P> DEV void skinny(const Skinny& a) {
   for (int j = 0; j < NT; j++) c[j][0] = c[j][1] = c[j][2] = c[j][3] = 0;
   V4 v[U][2];
   auto fetch = [&](int u, u32 kb) {
-    if (kb < to) {
-      v[u][0] = load_weight(w + (u64)kb * 8192);
-      v[u][1] = load_weight(w + (u64)kb * 8192 + 512);
-    }
+    load_weight_if(v[u][0], w + (u64)kb * 8192, kb < to);
+    load_weight_if(v[u][1], w + (u64)kb * 8192 + 512, kb < to);
   };
 #pragma unroll
-  for (int u = 0; u < U; u++) fetch(u, from + share + u * kw);
+  for (int u = 0; u < U; u++) {
+    v[u][0] = v[u][1] = V4{0, 0, 0, 0};
+    fetch(u, from + share + u * kw);
+  }
   dependency_wait();
-  dependents_go();
+#pragma unroll 1
   for (u32 kb0 = from + share; kb0 < to; kb0 += U * kw) {
 #pragma unroll
     for (int u = 0; u < U; u++) {
       u32 kb = kb0 + u * kw;
-      if (kb >= to) continue;
-      const u8* xp = x + (u64)kb * 8192;
+      if (kb < to) {
+        const u8* xp = x + (u64)kb * 8192;
 #pragma unroll
-      for (int p = 0; p < P; p++)
+        for (int p = 0; p < P; p++)
 #pragma unroll
-        for (int j = 0; j < NT; j++) {
-          V4 b = load4(xp + p * a.plane + j * 512);
-          mma<W>(c[j], v[u][0].x, v[u][1].x, v[u][0].y, v[u][1].y, b.x, b.y);
-          mma<W>(c[j], v[u][0].z, v[u][1].z, v[u][0].w, v[u][1].w, b.z, b.w);
-        }
+          for (int j = 0; j < NT; j++) {
+            V4 b = load4(xp + p * a.plane + j * 512);
+            mma<W>(c[j], v[u][0].x, v[u][1].x, v[u][0].y, v[u][1].y, b.x, b.y);
+            mma<W>(c[j], v[u][0].z, v[u][1].z, v[u][0].w, v[u][1].w, b.z, b.w);
+          }
+      }
       fetch(u, kb + U * kw);
     }
   }
@@ -68,6 +70,7 @@ template <int W, int NT, int P> DEV void skinny(const Skinny& a) {
       u32 i = e & 7, r = (e >> 3) % rw, token = (e >> 3) / rw, row = (bid() * rw + r) * 16 + i;
       if ((int)token >= a.tokens || (int)row >= a.rows) continue;
       float gate = a.bias ? a.bias[row] : 0, up = a.bias ? a.bias[row + 8] : 0;
+#pragma unroll 1
       for (u32 q = 0; q < kw; q++) {
         const float* p = part + ((q * rw + r) * NT * 8 + token) * 16 + i;
         gate += p[0], up += p[8];
