@@ -324,3 +324,33 @@ func TestSymbolsThatAnOldDriverLacks(t *testing.T) {
 		require.NoError(t, mod.Close())
 	})
 }
+
+// The environment sets up the stand-in of another process: how a test of a whole program without a GPU begins.
+func TestStubFromTheEnvironment(t *testing.T) {
+	if os.Getenv("STUB_DEVICES") != "" { // the other process
+		d, err := Open()
+		require.NoError(t, err)
+		v, err := d.Device("2")
+		require.NoError(t, err)
+		require.EqualValues(t, 12<<20, v.TotalMemory)
+		w, err := NewWorker(v, Config{})
+		require.NoError(t, err)
+		do(t, w, func() {
+			_, err := w.Alloc("first", 10)
+			require.NoError(t, err)
+			_, err = w.Alloc("second", 10)
+			require.ErrorIs(t, err, ErrOutOfMemory)
+		})
+		require.Error(t, closeSoon(w))
+		return
+	}
+	path, err := cudatest.Build()
+	if err != nil {
+		t.Skip(err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), "ENGINETEST_LIBCUDA="+path, "STUB_DEVICES=3", "STUB_MEMORY=12582912", "STUB_FAIL=cuMemAlloc_v2:2:2")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "--- PASS: "+t.Name())
+}

@@ -272,9 +272,7 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
     if (g >= n || d >= h.dim) continue;
     float top = -1e30f, sum = 0, v = 0;
     const float* p = all + g * (c.pad + 2);
-#pragma unroll 4
     for (u32 s = 0; s < splits; s++) top = fmax2(top, load_fresh(p + s * stride + c.pad));
-#pragma unroll 4
     for (u32 s = 0; s < splits; s++) {
       float f = ex2(load_fresh(p + s * stride + c.pad) - top);
       sum += load_fresh(p + s * stride + c.pad + 1) * f, v += load_fresh(p + s * stride + d) * f;

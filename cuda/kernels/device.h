@@ -77,7 +77,7 @@ DEV float load_fresh(const float* p) { float r; asm volatile("ld.global.cg.f32 %
 DEV float asf(u32 x) { float r; asm("mov.b32 %0, %1;" : "=f"(r) : "r"(x)); return r; }
 DEV u32 asu(float x) { u32 r; asm("mov.b32 %0, %1;" : "=r"(r) : "f"(x)); return r; }
 DEV float fmax2(float a, float b) { return a > b ? a : b; }
-DEV float ex2(float x) { float r; asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+DEV float ex2(float x) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
 DEV float rsqrt(float x) { float r; asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
 DEV float divide(float a, float b) { float r; asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; } // within 2 units in the last place
 DEV float silu(float x) { return divide(x, 1.0f + ex2(-1.44269504f * x)); }

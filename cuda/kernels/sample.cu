@@ -76,7 +76,7 @@ KERNEL race(const float* logits, const Draw* draws, Best* best, int vocab) {
   int id = -1;
   if (d.temperature == 0) {
     float top = asf(0xff800000u);
-#pragma unroll 4
+#pragma unroll 1
     for (int i = bid() * 256 + tid(); i < vocab; i += nbid() * 256)
       if (row[i] > top) top = row[i], id = i;
     score = top;
