@@ -30,10 +30,10 @@
 //
 // A reference that a goroutine keeps:
 //
-//	    goroutine  26 [chan receive] in llm.(*Loop).run llm/loop.go:32, created by llm.Start llm/loop.go:20
-//	    └─ local f  closure llm.Start.func1  (llm/loop.go:20)
-//	       └─ captured b  *llm.Buffer
-//	    a goroutine that waits on a channel keeps all that it captured: close the channel or cancel its context in Close, and wait for it to end
+//	goroutine  26 [chan receive] in llm.(*Loop).run llm/loop.go:32, created by llm.Start llm/loop.go:20
+//	└─ local f  closure llm.Start.func1  (llm/loop.go:20)
+//	   └─ captured b  *llm.Buffer
+//	a goroutine that waits on a channel keeps all that it captured: close the channel or cancel its context in Close, and wait for it to end
 //
 // A goroutine, with its stack and its creator:
 //

@@ -396,8 +396,10 @@ func (r *GrowthReport) svg() string {
 		name, color string
 		of          func(Sample) int64
 	}{
-		{"Go heap", "#1f77b4", func(s Sample) int64 { return s.Heap }}, {"outside", "#ff7f0e", func(s Sample) int64 { return s.OffHeap }},
-		{"device", "#2ca02c", func(s Sample) int64 { return s.Device }}, {"goroutines", "#d62728", func(s Sample) int64 { return s.Goroutines }},
+		{"Go heap", "#1f77b4", func(s Sample) int64 { return s.Heap }},
+		{"outside", "#ff7f0e", func(s Sample) int64 { return s.OffHeap }},
+		{"device", "#2ca02c", func(s Sample) int64 { return s.Device }},
+		{"goroutines", "#d62728", func(s Sample) int64 { return s.Goroutines }},
 	} {
 		largest := int64(1)
 		for _, s := range r.Samples {

@@ -23,7 +23,6 @@ var brief = Patience(20 * time.Millisecond)
 
 type engine struct {
 	name string
-	next *engine
 	buf  []byte
 }
 

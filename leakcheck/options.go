@@ -34,8 +34,8 @@ func configure(opts []Option) config {
 }
 
 // Allow accepts findings: a known leak of a library, a goroutine that lives as long as the process. A pattern is a name as the report prints
-// it ("github.com/acme/llm.kwCache", "net/http.(*persistConn).readLoop", "socket:"); "*" stands for any text. Accepted findings are logged
-// by Guard and listed in [Error.Accepted].
+// it ("github.com/acme/llm.kwCache", "net/http.(*persistConn).readLoop", "socket:"); "*" stands for any text. When other findings are left,
+// the accepted ones are listed in [Error.Accepted].
 func Allow(patterns ...string) Option {
 	return func(c *config) { c.allow = append(c.allow, patterns...) }
 }

@@ -46,7 +46,7 @@ var (
 // ModelState and Speculator are helpers of a runner that point to its model.
 type (
 	ModelState struct{ model *Model }
-	Speculator struct{ target, draft *Model }
+	Speculator struct{ target *Model }
 )
 
 // Engine is what the user holds, before and after Shutdown.

@@ -111,8 +111,10 @@ func (x *explainer) frameRoots(i int) {
 
 // internalName tells the names of the runtime and the packages next to it.
 func internalName(name string) bool {
-	for _, p := range []string{"runtime.", "internal/", "testing.", "sync.", "time.", "os.", "os/signal.", "reflect.", "syscall.", "runtime/", "flag.", "main..inittask",
-		"main.main", "type:", "go:", "unicode.", "vendor/", "go.shape."} {
+	for _, p := range []string{
+		"runtime.", "internal/", "testing.", "sync.", "time.", "os.", "os/signal.", "reflect.", "syscall.", "runtime/", "flag.", "main..inittask",
+		"main.main", "type:", "go:", "unicode.", "vendor/", "go.shape.",
+	} {
 		if strings.HasPrefix(name, p) {
 			return true
 		}

@@ -154,13 +154,12 @@ func Format(steps []Step) string {
 	var b strings.Builder
 	for i, s := range steps {
 		text := s.Name
-		switch {
-		case i == 0:
+		if i == 0 {
 			text = s.Kind + "  " + s.Name
 			if s.Type != "" {
 				text += "  " + s.Type
 			}
-		default:
+		} else {
 			if e := strings.TrimSpace(steps[i-1].Edge); e != "" {
 				text = e + "  " + text
 			}

@@ -24,24 +24,23 @@ var lastmoduledatap *moduledata
 //go:linkname findfunc runtime.findfunc
 func findfunc(pc uintptr) funcInfo
 
-type funcInfo struct{ f, datap unsafe.Pointer } // a struct, not an array: it is returned in registers
+type funcInfo struct{ f, _ unsafe.Pointer } // a struct, not an array: it is returned in registers
 
 // moduledata mirrors the head of runtime.moduledata (Go 1.24 to 1.26).
+//
+//nolint:unused // fields that are not read give the others their places
 type moduledata struct {
-	pcHeader                                      uintptr
-	funcnametab, cutab, filetab, pctab, pclntable [3]uintptr
-	ftab                                          [3]uintptr
-	findfunctab                                   uintptr
-	minpc, maxpc                                  uintptr
-	text, etext                                   uintptr
-	noptrdata, enoptrdata                         uintptr
-	data, edata                                   uintptr
-	bss, ebss                                     uintptr
-	noptrbss, enoptrbss                           uintptr
-	covctrs, ecovctrs                             uintptr
-	end, gcdata, gcbss                            uintptr
-	types, etypes                                 uintptr
-	rodata                                        uintptr
+	_                     uintptr       // pcHeader
+	_                     [5][3]uintptr // funcnametab, cutab, filetab, pctab, pclntable
+	_                     [3]uintptr    // ftab
+	_                     [3]uintptr    // findfunctab, minpc, maxpc
+	text, etext           uintptr
+	noptrdata, enoptrdata uintptr
+	data, edata           uintptr
+	bss, ebss             uintptr
+	noptrbss, enoptrbss   uintptr
+	_                     [5]uintptr // covctrs, ecovctrs, end, gcdata, gcbss
+	types, etypes         uintptr
 }
 
 type eface struct{ typ, data unsafe.Pointer }
@@ -179,8 +178,10 @@ func plausible(a, lo, hi uint64) bool {
 	if name <= 0 || !in(lo+uint64(name)) || ptrTo < 0 || !in(lo+uint64(ptrTo)) || !plausibleName(lo+uint64(name), hi) {
 		return false
 	}
-	wantSize := map[reflect.Kind]uint64{reflect.Pointer: 8, reflect.Map: 8, reflect.Chan: 8, reflect.Func: 8, reflect.UnsafePointer: 8,
-		reflect.String: 16, reflect.Interface: 16, reflect.Slice: 24}[kind]
+	wantSize := map[reflect.Kind]uint64{
+		reflect.Pointer: 8, reflect.Map: 8, reflect.Chan: 8, reflect.Func: 8, reflect.UnsafePointer: 8,
+		reflect.String: 16, reflect.Interface: 16, reflect.Slice: 24,
+	}[kind]
 	if wantSize != 0 && (size != wantSize || ptrBytes == 0) {
 		return false
 	}
@@ -331,7 +332,7 @@ func Line(pc uint64, skip func(fn string) bool) (fn, file string, line int) {
 // Sane checks that the layout of the runtime's tables is the one that this package knows.
 func Sane() bool {
 	md := lastmoduledatap
-	self := uintptr(reflect.ValueOf(Sane).Pointer())
+	self := reflect.ValueOf(Sane).Pointer()
 	typ := uintptr(Descriptor(reflect.TypeFor[moduledata]()))
 	return md != nil && md.text <= self && self < md.etext && md.types <= typ && typ < md.etypes && md.data <= md.edata && md.bss <= md.ebss &&
 		strings.HasSuffix(FuncAt(uint64(self)), "symbols.Sane")

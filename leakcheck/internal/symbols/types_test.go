@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-type onlyEmbedded struct{ next *onlyEmbedded }
+type onlyEmbedded struct{ Next *onlyEmbedded }
 
 var table map[string]struct{ it onlyEmbedded }
 
