@@ -116,8 +116,11 @@ func (r *Runner) gemv(m matrix, x, norm int64, out cuda.DevicePtr, mode int, wit
 	if withBias {
 		bias = m.bias
 	}
-	groups := (m.rows + 15) / 16
-	return r.run("gemv_"+r.weight.String(), cuda.Dim{X: min(groups, r.kernels.gemvBlocks*r.kernels.sms)}, 512, m.kb()*128, r.at(m.at), r.work.ptr(x), r.at(norm), r.HiddenSize,
+	groups, threads := (m.rows+15)/16, 256
+	if r.weight == f32 {
+		threads = 512
+	}
+	return r.run("gemv_"+r.weight.String(), cuda.Dim{X: min(groups, r.kernels.gemvBlocks*r.kernels.sms)}, threads, m.kb()*128, r.at(m.at), r.work.ptr(x), r.at(norm), r.HiddenSize,
 		float32(r.RMSNormEps), r.at(bias), out, mode, m.rows, m.kb())
 }
 
@@ -207,7 +210,7 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 	k := r.kv.Ptr() + cuda.DevicePtr(int64(2*i)*half)
 	heads := []any{
 		w.ptr(w.qkv), parts, int64(s.tokens * l.qkv.rows), l.qkv.rows, r.at(l.qkv.bias), r.at(l.qNorm), r.at(l.kNorm), float32(r.RMSNormEps), r.rope.cos(),
-		r.rope.sin(), r.NumHeads, r.NumKVHeads, r.HeadDim, k, k + cuda.DevicePtr(half), r.options.BlockSize, r.headPad, s.in.positions, s.in.slots,
+		r.rope.sin(), r.NumHeads, r.NumKVHeads, r.HeadDim, k, k + cuda.DevicePtr(half), r.options.BlockSize, r.headPad, (int64(1)<<40 + int64(r.options.BlockSize) - 1) / int64(r.options.BlockSize), s.in.positions, s.in.slots,
 	}
 	fused := 1
 	if !s.decode {
@@ -226,8 +229,17 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 	groups := (r.NumHeads/r.NumKVHeads + together - 1) / together
 	shared := 4 * (5*together*r.headPad + 8*together)
 	args := append(heads, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i), float32(1/math.Sqrt(float64(r.HeadDim))), fused,
-		w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb, w.ptr(w.partial), w.ptr(w.done))
+		w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb, w.ptr(w.partial), w.ptr(w.done), r.at(l.o.at), r.ahead(s))
 	return r.run("attend_"+kv+"_"+lanes+"_"+name, cuda.Dim{X: s.tokens, Y: r.NumKVHeads * groups, Z: s.splits}, 128, shared, args...)
+}
+
+// ahead is how many bytes of the weights behind those of the o projection are fetched into L2 while attention, which leaves memory idle, runs.
+func (r *Runner) ahead(s *step) int64 {
+	if !s.decode || len(r.layers) == 0 {
+		return 0
+	}
+	l := &r.layers[0]
+	return min(r.kernels.ahead, l.down.at-l.o.at)
 }
 
 // together is how many query heads share a block of the attention kernel.

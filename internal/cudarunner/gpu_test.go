@@ -223,7 +223,7 @@ type shape struct {
 
 // shapes are odd in one way each.
 func shapes() []shape {
-	const exact = 2e-4
+	const exact = 1e-3 // float32 sums in another order, logits of about 10
 	return []shape{
 		{"the default", fixtures.Spec{DType: fixtures.F32}, exact},
 		{"bf16", fixtures.Spec{}, exact},
@@ -257,12 +257,12 @@ func TestAgainstCPU(t *testing.T) {
 	for _, s := range shapes() {
 		models = append(models, model{s.why, fixtures.Checkpoint(t, s.Spec), s.tolerance})
 	}
-	models = append(models, model{"bundled", fixtures.Bundled(), 2e-4})
+	models = append(models, model{"bundled", fixtures.Bundled(), 1e-3})
 	goldens, err := filepath.Glob("../modelrunner/testdata/*/config.json")
 	require.NoError(t, err)
 	require.NotEmpty(t, goldens, "the golden checkpoints")
 	for _, g := range goldens {
-		models = append(models, model{filepath.Base(filepath.Dir(g)), filepath.Dir(g), 2e-4})
+		models = append(models, model{filepath.Base(filepath.Dir(g)), filepath.Dir(g), 1e-3})
 	}
 	for _, m := range models {
 		t.Run(m.name, func(t *testing.T) {
@@ -292,8 +292,9 @@ func TestAgainstCPU(t *testing.T) {
 				for i, r := range []modelrunner.Runner{c, g} {
 					d := newDriver(t, size, blocks, 2048)
 					for j, ids := range prompts(vocab, 3, 17, 60) {
-						p.Seed += uint64(j)
-						d.add(ids, 20, p)
+						q := p
+						q.Seed += uint64(j)
+						d.add(ids, 20, q)
 					}
 					d.generate(r, 16)
 					out[i] = d.seqs

@@ -15,8 +15,9 @@ type kernelSet struct {
 	sms       int
 	maxShared int
 
-	rowWarps   int // warps of the skinny kernels that lie side by side
-	gemvBlocks int // of a product of one row, per SM
+	rowWarps   int   // warps of the skinny kernels that lie side by side
+	gemvBlocks int   // of a product of one row, per SM
+	ahead      int64 // bytes of weights that attention fetches ahead
 }
 
 // defaultShared is the dynamic shared memory that needs no opting in.
@@ -39,7 +40,7 @@ func loadKernels(w *cuda.Worker, ptx bool) (*kernelSet, error) {
 	return &kernelSet{
 		module: m, functions: map[string]*cuda.Function{}, sms: d.SMs, maxShared: int(d.MaxShared),
 		dependent: d.Major == 9 && major >= 12 && !ptx,
-		rowWarps:  4, gemvBlocks: 2,
+		rowWarps:  4, gemvBlocks: 2, ahead: 16 << 20,
 	}, nil
 }
 

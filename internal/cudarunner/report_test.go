@@ -363,25 +363,30 @@ func (m *measurement) prefill() {
 // variants times what can be chosen.
 func (m *measurement) variants() {
 	k := m.r.kernels
-	warps, blocks := k.rowWarps, k.gemvBlocks
-	for _, dependent := range []bool{false, true} {
-		k.dependent = dependent && k.dependent
-		m.line("programmatic launches: %v", dependent)
-		for _, rw := range []int{8, 4, 2, 1} {
-			k.rowWarps = rw
-			m.line("row warps %d", rw)
+	try := func(name string, sizes ...int) {
+		m.line("%s", name)
+		for _, n := range sizes {
 			must(m.r.worker.Do(m.r.dropGraphs))
-			m.part("variant", func() { m.decode(8, 128, 3) })
-			m.part("variant", func() { m.decode(32, 128, 3) })
+			m.part("variant", func() { m.decode(n, 128, 5) })
 		}
-		k.rowWarps = warps
-		for _, n := range []int{1, 2, 4, 8, 64} {
-			k.gemvBlocks = n
-			m.line("gemv blocks an SM %d", n)
-			must(m.r.worker.Do(m.r.dropGraphs))
-			m.part("variant", func() { m.decode(1, 128, 3) })
-		}
-		k.gemvBlocks = blocks
-		k.dependent = true
 	}
+	was := *k
+	for _, rw := range []int{1, 2, 4} {
+		k.rowWarps = rw
+		try(fmt.Sprintf("row warps %d", rw), 8, 32)
+	}
+	*k = was
+	for _, n := range []int64{0, 8, 16, 24, 32, 48} {
+		k.ahead = n << 20
+		try(fmt.Sprintf("%d MiB ahead", n), 1, 8, 32)
+	}
+	*k = was
+	for _, n := range []int{1, 2, 3, 4, 64} {
+		k.gemvBlocks = n
+		try(fmt.Sprintf("gemv blocks an SM %d", n), 1)
+	}
+	*k = was
+	k.dependent = false
+	try("no programmatic launches", 1, 8, 32)
+	*k = was
 }
