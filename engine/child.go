@@ -49,7 +49,10 @@ type child struct {
 	drainErr error
 }
 
-var _ backend = (*child)(nil)
+var (
+	_ backend = (*child)(nil)
+	_ sleeper = (*child)(nil)
+)
 
 const (
 	answerGrace = 200 * time.Millisecond // after the caller's context, for the core's own words
@@ -324,6 +327,22 @@ func (c *child) resetPrefixCache(ctx context.Context) error {
 		return err
 	}
 	_, err := call[none](ctx, c, "reset prefix cache", none{})
+	return err
+}
+
+func (c *child) sleep(ctx context.Context, level int) error {
+	if err := c.refusal(); err != nil {
+		return err
+	}
+	_, err := call[none](ctx, c, "sleep", level)
+	return err
+}
+
+func (c *child) wakeUp(ctx context.Context, tags []string) error {
+	if err := c.refusal(); err != nil {
+		return err
+	}
+	_, err := call[none](ctx, c, "wake", tags)
 	return err
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/ledger"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -166,6 +167,26 @@ func TestChildShutdown(t *testing.T) {
 	assert.ErrorIs(t, err, ErrStopped)
 	assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), ErrStopped)
 	assert.False(t, e.Abort("x"))
+}
+
+func TestChildSleeps(t *testing.T) {
+	e := openTiny(t, Config{Core: ChildProcess})
+	var p *ParamError
+	assert.ErrorAs(t, e.Sleep(t.Context(), 9), &p)
+	before := one(t, e, ids(5, 0), SamplingParams{MaxTokens: 8})
+	for level := 1; level <= 2; level++ {
+		held := ledger.ByOwner(e.Holdings())
+		require.NoError(t, e.Sleep(t.Context(), level))
+		assert.Equal(t, Sleeping, e.State())
+		assert.Zero(t, ledger.ByOwner(e.Holdings())["kv_cache"])
+		_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 0)})
+		assert.ErrorIs(t, err, ErrSleeping)
+		require.NoError(t, e.Wake(t.Context()))
+		assert.Equal(t, held, ledger.ByOwner(e.Holdings()))
+		assert.Equal(t, before, one(t, e, ids(5, 0), SamplingParams{MaxTokens: 8}))
+	}
+	require.NoError(t, e.Sleep(t.Context(), 1))
+	assert.NoError(t, e.Shutdown(t.Context()), "from its sleep")
 }
 
 // Lives of child cores leave no descriptor, no goroutine (TestMain looks) and no process.

@@ -13,7 +13,7 @@ import (
 // crossing are the errors that are themselves on both sides of the link.
 var crossing = []error{
 	ErrEngineDead, ErrStopped, ErrDraining, ErrSleeping, ErrBlocksInUse, ErrPromptTooBig, ErrOutOfMemory, ErrNoTokenizer, ErrInjected, ErrKilled,
-	context.Canceled, context.DeadlineExceeded, fs.ErrNotExist, fs.ErrPermission, fs.ErrInvalid, io.ErrUnexpectedEOF,
+	context.Canceled, context.DeadlineExceeded, fs.ErrNotExist, fs.ErrPermission, fs.ErrInvalid, io.ErrUnexpectedEOF, errors.ErrUnsupported,
 }
 
 // wireError is an error as it crosses: its text, and everything in it that errors.Is and errors.As can be asked for.

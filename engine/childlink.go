@@ -106,6 +106,12 @@ var methods = map[string]func(context.Context, *served, []byte) ([]byte, error){
 	"reset prefix cache": method(func(s *served, ctx context.Context, _ none) (none, error) {
 		return none{}, s.engine().resetPrefixCache(ctx)
 	}),
+	"sleep": method(func(s *served, ctx context.Context, level int) (none, error) {
+		return none{}, s.engine().sleep(ctx, level)
+	}),
+	"wake": method(func(s *served, ctx context.Context, tags []string) (none, error) {
+		return none{}, s.engine().wakeUp(ctx, tags)
+	}),
 	"encode": method(func(s *served, _ context.Context, text string) ([]int32, error) { return s.engine().encode(text) }),
 	"decode": method(func(s *served, _ context.Context, ids []int32) (string, error) { return s.engine().decode(ids) }),
 	"holdings": method(func(s *served, _ context.Context, _ none) ([]ledger.Holding, error) {
