@@ -15,7 +15,11 @@ func (m *Memory) CopyFrom(off int64, src []byte) error {
 	if err != nil || len(src) == 0 {
 		return err
 	}
-	return m.w.callWith(&m.w.d.fn.copyHtoD, dst, uintptr(unsafe.Pointer(&src[0])), uintptr(len(src)))
+	if err := m.w.callWith(&m.w.d.fn.copyHtoD, dst, uintptr(unsafe.Pointer(&src[0])), uintptr(len(src))); err != nil {
+		return err
+	}
+	// The driver returns once it has staged pageable memory; streams that do not wait for the default one could still read the old data.
+	return m.w.call(&m.w.d.fn.streamSync, 0)
 }
 
 // CopyTo copies the bytes of m from off on to dst, and waits for it.
