@@ -170,11 +170,9 @@ func (t *Tier) run(ctx context.Context, x *transfer) {
 	x.stop()
 	t.mu.Lock()
 	t.active = slices.DeleteFunc(t.active, func(a *transfer) bool { return a == x })
-	notify := t.settle(x, err)
+	t.settle(x, err)
 	t.mu.Unlock()
-	if notify {
-		t.options.Notify()
-	}
+	t.options.Notify()
 }
 
 // ended counts a goroutine out; the caller holds the lock.
@@ -222,13 +220,11 @@ func (t *Tier) move(ctx context.Context, x *transfer) (err error) {
 }
 
 // settle enters a transfer for Settle, once; the caller holds the lock.
-func (t *Tier) settle(x *transfer, err error) (first bool) {
-	if x.over {
-		return false
+func (t *Tier) settle(x *transfer, err error) {
+	if !x.over {
+		x.over, x.err = true, err
+		t.settled = append(t.settled, x)
 	}
-	x.over, x.err = true, err
-	t.settled = append(t.settled, x)
-	return true
 }
 
 // late takes the tier out of use: its connector hangs, and every other transfer would wait for it in turn.

@@ -300,9 +300,10 @@ func TestHang(t *testing.T) {
 // Close of a connector that hangs ends after the timeout, says so, and closes nothing.
 func TestCloseOfAHang(t *testing.T) {
 	r := newRig(t, 20*time.Millisecond)
-	release := make(chan struct{})
-	r.conn.store = hang(false, release)
+	begun, release := make(chan struct{}), make(chan struct{})
+	r.conn.store = func(context.Context) error { close(begun); <-release; return nil }
 	r.compute(1, 10)
+	<-begun
 	var busy *BusyError
 	require.ErrorAs(t, r.Close(context.Background()), &busy)
 	assert.GreaterOrEqual(t, busy.Waited, 20*time.Millisecond)
