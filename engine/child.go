@@ -49,10 +49,7 @@ type child struct {
 	drainErr error
 }
 
-var (
-	_ backend = (*child)(nil)
-	_ sleeper = (*child)(nil)
-)
+var _ backend = (*child)(nil)
 
 const (
 	answerGrace = 200 * time.Millisecond // after the caller's context, for the core's own words

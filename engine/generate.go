@@ -200,6 +200,9 @@ func mix(seed, n uint64) uint64 {
 // admit queues requests; it runs in the loop.
 func (c *core) admit(rs []*request) {
 	for _, r := range rs {
+		if r.live == 0 { // the engine fell asleep before it came to it
+			continue
+		}
 		c.counts.PromptTokens += int64(len(r.out.PromptTokenIDs))
 		for _, p := range r.seqs {
 			if err := c.sched.Add(&p.seq); err != nil { // Open has made sure that MaxModelLen fits

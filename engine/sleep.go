@@ -29,11 +29,7 @@ const (
 // lists: the engine sleeps all the same, and Wake, Sleep and Shutdown try again. When ctx ends first, the engine falls asleep later.
 func (e *Engine) Sleep(ctx context.Context, level int) error {
 	defer runtime.KeepAlive(e)
-	s, err := e.sleeper()
-	if err != nil {
-		return err
-	}
-	return s.sleep(ctx, level)
+	return e.b.sleep(ctx, level)
 }
 
 // Wake undoes Sleep: for the given tags ([TagWeights], [TagKVCache]), or for all. The engine takes work again once nothing sleeps. Of an engine
@@ -44,26 +40,7 @@ func (e *Engine) Sleep(ctx context.Context, level int) error {
 // engine wakes later.
 func (e *Engine) Wake(ctx context.Context, tags ...string) error {
 	defer runtime.KeepAlive(e)
-	s, err := e.sleeper()
-	if err != nil {
-		return err
-	}
-	return s.wakeUp(ctx, tags)
-}
-
-// sleeper is a backend that can sleep.
-type sleeper interface {
-	sleep(ctx context.Context, level int) error
-	wakeUp(ctx context.Context, tags []string) error
-}
-
-var _ sleeper = (*core)(nil)
-
-func (e *Engine) sleeper() (sleeper, error) {
-	if s, ok := e.b.(sleeper); ok {
-		return s, nil
-	}
-	return nil, fmt.Errorf("engine: sleep: %w by this kind of engine", errors.ErrUnsupported)
+	return e.b.wakeUp(ctx, tags)
 }
 
 func (c *core) sleep(ctx context.Context, level int) error {
@@ -135,6 +112,11 @@ func (c *core) ask(ctx context.Context, what string, check func() error, do func
 // fallAsleep ends all requests, forgets all prefixes and gives the device memory back.
 func (c *core) fallAsleep(ctx context.Context, level int) error {
 	c.mu.Lock()
+	c.state.to(Sleeping) // again, when a Wake came first
+	if err := c.sleepRefusal(); err != nil {
+		c.mu.Unlock()
+		return err
+	}
 	var live []*request
 	for _, r := range c.requests {
 		live = append(live, r)
