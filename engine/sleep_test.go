@@ -336,5 +336,5 @@ func TestSleepUnderLoad(t *testing.T) {
 	require.NoError(t, e.Wake(t.Context()))
 	g.check(t, e)
 	t.Log("answered ", answered, ", refused ", refused)
-	assert.Zero(t, e.Stats().KVBlocksUsed)
+	quietTransfers(t, e)
 }
