@@ -1,6 +1,7 @@
 // Command enginetest runs the bundled engine, looks at GPUs and measures.
 //
 //	enginetest generate   tokens from a checkpoint, one prompt or a batch
+//	enginetest serve      a checkpoint over OpenAI's API
 //	enginetest gpus       the GPUs, their memory and who holds it
 //	enginetest wait       until GPU memory is clear, for scripts and workflows
 //	enginetest bench      speed and cost of the engine's life, as JSON
@@ -46,7 +47,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(generateCommand(), gpusCommand(), waitCommand(), benchCommand())
+	root.AddCommand(generateCommand(), serveCommand(), gpusCommand(), waitCommand(), benchCommand())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetArgs(args)
 	root.SetIn(stdin)

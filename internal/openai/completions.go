@@ -1,0 +1,129 @@
+package openai
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/enginetest/enginetest/engine"
+)
+
+type completionRequest struct {
+	common
+	Prompt   prompts `json:"prompt"`
+	Logprobs *int    `json:"logprobs"`
+}
+
+// prompts are a text, token ids, or a list of either.
+type prompts []prompt
+
+type prompt struct {
+	text string
+	ids  []int32 // instead of the text when not nil
+}
+
+func (p *prompts) UnmarshalJSON(data []byte) error {
+	var text string
+	if json.Unmarshal(data, &text) == nil {
+		*p = prompts{{text: text}}
+		return nil
+	}
+	var ids []int32
+	if json.Unmarshal(data, &ids) == nil {
+		*p = prompts{{ids: ids}}
+		return nil
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(data, &list); err != nil {
+		return invalid("prompt", "invalid_type", "want a text, token ids, or a list of either")
+	}
+	for i, raw := range list {
+		var one prompts
+		if err := one.UnmarshalJSON(raw); err != nil || len(one) != 1 {
+			return invalid("prompt", "invalid_type", "item %d is neither a text nor token ids", i)
+		}
+		*p = append(*p, one[0])
+	}
+	return nil
+}
+
+// completions is POST /v1/completions.
+func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
+	m, err := s.ready()
+	if err != nil {
+		return err
+	}
+	var q completionRequest
+	if err := readRequest(r, &q); err != nil {
+		return err
+	}
+	if err := s.checkModel(q.Model); err != nil {
+		return err
+	}
+	if len(q.Prompt) == 0 {
+		return invalid("prompt", "missing_required_parameter", "it is missing or empty")
+	}
+	params, err := q.params(16)
+	if err != nil {
+		return err
+	}
+	if q.Logprobs != nil {
+		if err := checkLogprobs("logprobs", *q.Logprobs); err != nil {
+			return err
+		}
+		params.Logprobs = q.Logprobs
+	}
+	j := &job{s: s, m: m, common: &q.common, id: newID("cmpl-"), object: "text_completion", choice: textChoice}
+	for _, p := range q.Prompt {
+		ids := p.ids
+		if ids == nil {
+			if m.tok == nil {
+				return asAPIError(engine.ErrNoTokenizer)
+			}
+			ids = m.tok.Encode(p.text, true)
+		}
+		j.add(ids, params)
+	}
+	return j.run(w, r)
+}
+
+// textChoice is one entry of "choices".
+func textChoice(j *job, p *piece, stream bool) map[string]any {
+	c := map[string]any{"index": p.index, "text": p.text, "finish_reason": p.finish(), "logprobs": nil}
+	if p.logprobs != nil {
+		c["logprobs"] = textLogprobs(p, stream)
+	}
+	p.extras(j, c)
+	return c
+}
+
+// textLogprobs is the shape of /v1/completions. Offsets are in characters, from the begin of the completion.
+func textLogprobs(p *piece, _ bool) map[string]any {
+	tokens, chosen, tops, offsets := []string{}, []float64{}, []map[string]float64{}, []int{}
+	for i, lps := range p.logprobs {
+		lp := sampled(lps, p.ids[i])
+		tokens, chosen, offsets = append(tokens, lp.Token), append(chosen, finite(lp)), append(offsets, *p.offset)
+		*p.offset += len([]rune(lp.Token))
+		top := map[string]float64{}
+		for _, x := range lps {
+			if _, ok := top[x.Token]; !ok { // parts of characters may print alike: the likeliest stays
+				top[x.Token] = finite(x)
+			}
+		}
+		tops = append(tops, top)
+	}
+	return map[string]any{"tokens": tokens, "token_logprobs": chosen, "top_logprobs": tops, "text_offset": offsets}
+}
+
+// sampled finds the token that was chosen among its position's log-probabilities.
+func sampled(lps []engine.Logprob, id int32) engine.Logprob {
+	for _, lp := range lps {
+		if lp.TokenID == id {
+			return lp
+		}
+	}
+	return engine.Logprob{TokenID: id, Logprob: leastLogprob}
+}
+
+const leastLogprob = -9999 // stands for −∞, which JSON lacks; as in vLLM
+
+func finite(lp engine.Logprob) float64 { return float64(max(lp.Logprob, leastLogprob)) }

@@ -1,0 +1,229 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/enginetest/enginetest/engine"
+)
+
+// common are the fields of both kinds of completions: OpenAI's, and after them vLLM's. A nil field was not given.
+type common struct {
+	Model            *string            `json:"model"`
+	MaxTokens        *int               `json:"max_tokens"`
+	N                *int               `json:"n"`
+	Temperature      *float64           `json:"temperature"`
+	TopP             *float64           `json:"top_p"`
+	Seed             *int64             `json:"seed"`
+	Stop             texts              `json:"stop"`
+	PresencePenalty  float64            `json:"presence_penalty"`
+	FrequencyPenalty float64            `json:"frequency_penalty"`
+	LogitBias        map[string]float64 `json:"logit_bias"`
+	Stream           bool               `json:"stream"`
+	StreamOptions    *streamOptions     `json:"stream_options"`
+
+	TopK              int      `json:"top_k"`
+	MinP              float64  `json:"min_p"`
+	TypicalP          float64  `json:"typical_p"`
+	RepetitionPenalty float64  `json:"repetition_penalty"`
+	MinTokens         int      `json:"min_tokens"`
+	IgnoreEOS         bool     `json:"ignore_eos"`
+	StopTokenIDs      []int32  `json:"stop_token_ids"`
+	IncludeStop       bool     `json:"include_stop_str_in_output"`
+	SkipSpecialTokens *bool    `json:"skip_special_tokens"`
+	BadWords          []string `json:"bad_words"`
+	AllowedTokenIDs   []int32  `json:"allowed_token_ids"`
+	ReturnTokenIDs    bool     `json:"return_token_ids"`
+}
+
+type streamOptions struct {
+	IncludeUsage       bool `json:"include_usage"`
+	IncludeObfuscation bool `json:"include_obfuscation"` // of stream sizes: OpenAI's; there is none here
+}
+
+// ignored fields cannot change an answer of this server: they name the caller, or ask for a service tier, a store or a cache key.
+var ignored = []string{
+	"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id", "priority",
+}
+
+// refused fields change the answer in a way that this server does not know. The values listed are those that ask for nothing.
+var refused = map[string][]string{
+	"tools": {"[]"}, "tool_choice": {`"none"`, `"auto"`}, "parallel_tool_calls": {"true", "false"}, "functions": {"[]"}, "function_call": {`"none"`, `"auto"`},
+	"response_format": {`{"type":"text"}`}, "guided_json": nil, "guided_regex": nil, "guided_choice": nil, "guided_grammar": nil, "structured_outputs": nil,
+	"modalities": {`["text"]`}, "audio": nil, "prediction": nil, "web_search_options": nil, "reasoning_effort": {`"none"`}, "verbosity": {`"medium"`},
+	"suffix": {`""`}, "echo": {"false"}, "best_of": {"1"}, "use_beam_search": {"false"}, "length_penalty": {"1", "1.0"}, "prompt_logprobs": nil,
+	"logits_processors": nil, "prompt_embeds": nil, "lora_request": nil, "continue_final_message": {"false"}, "documents": {"[]"}, "truncate_prompt_tokens": nil,
+	"add_special_tokens": nil, "spaces_between_special_tokens": {"true"}, "min_tokens_to_keep": nil, "kv_transfer_params": nil,
+}
+
+// readRequest fills a struct from a body, field by field, so that an error names the field.
+func readRequest(r *http.Request, into any) error {
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	var raw map[string]json.RawMessage
+	if err := d.Decode(&raw); err != nil {
+		return invalid("", "invalid_json", "the body is not a JSON object: %v", jsonError(err))
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return invalid("", "invalid_json", "more than one JSON value in the body")
+	}
+	known := map[string]reflect.Value{}
+	fields(reflect.ValueOf(into).Elem(), known)
+	for _, name := range sortedKeys(raw) {
+		value := raw[name]
+		if string(value) == "null" || slices.Contains(ignored, name) {
+			continue
+		}
+		field, ok := known[name]
+		if ok {
+			fd := json.NewDecoder(bytes.NewReader(value))
+			fd.DisallowUnknownFields()
+			if err := fd.Decode(field.Addr().Interface()); err != nil {
+				var api *apiError
+				if errors.As(err, &api) {
+					return err
+				}
+				return invalid(name, "invalid_type", "%v", jsonError(err))
+			}
+			continue
+		}
+		allowed, ok := refused[name]
+		if !ok {
+			return invalid(name, "unknown_parameter", "unknown field")
+		}
+		var compact bytes.Buffer
+		if json.Compact(&compact, value) != nil || !slices.Contains(allowed, compact.String()) {
+			return invalid(name, "unsupported_parameter", "not supported")
+		}
+	}
+	return nil
+}
+
+func sortedKeys(m map[string]json.RawMessage) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// fields lists a struct's fields by their JSON names.
+func fields(v reflect.Value, into map[string]reflect.Value) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if f.Anonymous {
+			fields(v.Field(i), into)
+			continue
+		}
+		into[f.Tag.Get("json")] = v.Field(i)
+	}
+}
+
+// jsonError says in a client's words what is wrong.
+func jsonError(err error) error {
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &kind):
+		return fmt.Errorf("got %s, want %s", kind.Value, kind.Type)
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return errors.New("it ends too early")
+	}
+	return err
+}
+
+// texts is one text or a list of them.
+type texts []string
+
+func (t *texts) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '"' {
+		*t = make(texts, 1)
+		return json.Unmarshal(data, &(*t)[0])
+	}
+	return json.Unmarshal(data, (*[]string)(t))
+}
+
+// params gives the sampling parameters; maxTokens is the default of max_tokens.
+func (c *common) params(maxTokens int) (engine.SamplingParams, error) {
+	p := engine.SamplingParams{
+		MaxTokens: maxTokens, Temperature: 1, Seed: c.Seed, Stop: c.Stop, PresencePenalty: c.PresencePenalty, FrequencyPenalty: c.FrequencyPenalty,
+		TopK: c.TopK, MinP: c.MinP, TypicalP: c.TypicalP, RepetitionPenalty: c.RepetitionPenalty, MinTokens: c.MinTokens, IgnoreEOS: c.IgnoreEOS,
+		StopTokenIDs: c.StopTokenIDs, IncludeStopInOutput: c.IncludeStop, SkipSpecialTokens: c.SkipSpecialTokens, BadWords: c.BadWords,
+		AllowedTokenIDs: c.AllowedTokenIDs,
+	}
+	for _, n := range []struct {
+		name string
+		from *int
+		to   *int
+	}{{"max_tokens", c.MaxTokens, &p.MaxTokens}, {"n", c.N, &p.N}} {
+		if n.from != nil {
+			if *n.from < 1 {
+				return p, invalid(n.name, "invalid_value", "is %d, must be at least 1", *n.from)
+			}
+			*n.to = *n.from
+		}
+	}
+	if c.Temperature != nil {
+		p.Temperature = *c.Temperature
+	}
+	if c.TopP != nil {
+		if *c.TopP == 0 {
+			return p, invalid("top_p", "invalid_value", "is 0, must be in (0, 1]")
+		}
+		p.TopP = *c.TopP
+	}
+	if c.StreamOptions != nil && !c.Stream {
+		return p, invalid("stream_options", "invalid_value", "only with stream")
+	}
+	if len(c.LogitBias) > 0 {
+		p.LogitBias = map[int32]float64{}
+	}
+	for k, bias := range c.LogitBias {
+		id, err := strconv.ParseInt(k, 10, 32)
+		if err != nil {
+			return p, invalid("logit_bias", "invalid_value", "%q is not a token id", k)
+		}
+		p.LogitBias[int32(id)] = bias
+	}
+	return p, nil
+}
+
+const maxLogprobs = 20 // OpenAI's bound of top_logprobs, and vLLM's of both
+
+func checkLogprobs(field string, k int) error {
+	if k < 0 || k > maxLogprobs {
+		return invalid(field, "invalid_value", "is %d, must be in [0, %d]", k, maxLogprobs)
+	}
+	return nil
+}
+
+// fieldName turns the engine's name of a field into the API's: MaxTokens → max_tokens, StopTokenIDs[1] → stop_token_ids[1].
+func fieldName(s string) string {
+	if strings.HasPrefix(s, "the prompt") {
+		return "prompt"
+	}
+	s = strings.NewReplacer("IDs", "Ids", "EOS", "Eos", "PromptTokenIDs", "Prompt").Replace(s)
+	var b strings.Builder
+	for i, c := range s {
+		if unicode.IsUpper(c) && i > 0 {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(c))
+	}
+	return b.String()
+}
+
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
