@@ -52,7 +52,9 @@ func TestErrorsCross(t *testing.T) {
 	} {
 		got := across(t, fmt.Errorf("around: %w", want))
 		assert.EqualError(t, got, "around: "+want.Error())
-		assert.Contains(t, got.(*coreError).in, want)
+		var core *coreError
+		require.ErrorAs(t, got, &core)
+		assert.Contains(t, core.in, want)
 	}
 	deep := across(t, errors.Join(&CheckpointError{File: "f", Err: &fs.PathError{Op: "open", Path: "f", Err: syscall.ENOENT}}, &ParamError{"a", 1, "b"}, ErrInjected))
 	var c *CheckpointError

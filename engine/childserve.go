@@ -189,8 +189,8 @@ func (s *served) open(ctx context.Context, cfg Config) (opened, error) {
 	s.mu.Unlock()
 	go func() {
 		<-c.done
-		if err := c.err(); errors.Is(err, ErrEngineDead) {
-			s.tell(func(n *news) { n.Failed = pack(err) })
+		if cause := c.failure(); cause != nil {
+			s.tell(func(n *news) { n.Failed = pack(cause) })
 		}
 	}()
 	cfg = c.config()
@@ -265,9 +265,12 @@ func (s *served) shutdown(ctx context.Context, _ none) (closed, error) {
 	s.mu.Unlock()
 	s.flush()
 	err := c.shutdown(ctx)
-	out := closed{Report: c.shutdownReport(), Faults: c.faultReports(), Stats: c.counters(), Err: pack(err)}
-	if why := c.err(); errors.Is(why, ErrEngineDead) {
-		out.Failed = pack(why)
-	}
-	return out, nil
+	return closed{c.shutdownReport(), c.faultReports(), c.counters(), pack(c.failure()), pack(err)}, nil
+}
+
+// failure is what the engine failed of, if it did.
+func (c *core) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cause
 }

@@ -1,0 +1,152 @@
+package shutdown_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/fixtures"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// 6. SIGKILL of the core, of its parent, of both, at random moments: from the first instruction of the parent to the middle of its requests.
+
+// TestKillCore: the caller has an error within a second, and Shutdown still proves that all is gone.
+func TestKillCore(t *testing.T) {
+	in(t, "child core", "SIGKILL of the core, at random", false, func(t *testing.T) {
+		for range rounds(5, 200) {
+			r, e := start(t, config(engine.ChildProcess))
+			pid := e.PIDs()[0]
+			answered := make(chan answer, 1)
+			go func() {
+				outs, err := r.TryGenerate(some(400))
+				answered <- answer{outs, err}
+			}()
+			time.Sleep(rand.N(20 * time.Millisecond))
+			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+			died := time.Now()
+			a := <-answered
+			assert.Less(t, time.Since(died), time.Second)
+			assert.ErrorIs(t, a.err, engine.ErrEngineDead)
+			assert.ErrorContains(t, a.err, fmt.Sprintf("core process %d was killed by SIGKILL", pid))
+			gone(t, r)
+		}
+	})
+}
+
+func TestKillParent(t *testing.T) {
+	in(t, "child core", "SIGKILL of the parent, at random", false, func(t *testing.T) {
+		for i := range rounds(5, 200) {
+			killed(t, i == 0, func(parent int, _ []int) { _ = syscall.Kill(parent, syscall.SIGKILL) })
+		}
+	})
+	in(t, "child core", "SIGKILL of both, at random", false, func(t *testing.T) {
+		for i := range rounds(5, 200) {
+			killed(t, i == 0, func(_ int, all []int) {
+				rand.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
+				for _, pid := range all {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			})
+		}
+	})
+}
+
+// envVictim makes this test binary a program that serves from a child core until it is killed. Its value finds its processes.
+const envVictim = "SHUTDOWN_VICTIM"
+
+func victim() {
+	e, err := engine.Open(context.Background(), engine.Config{Model: fixtures.Bundled(), Core: engine.ChildProcess, OffloadBytes: 1 << 20})
+	for err == nil {
+		_, err = e.Generate(context.Background(), some(400), some(400))
+	}
+	fmt.Println("victim:", err)
+	time.Sleep(time.Minute) // nobody but the test ends it
+}
+
+// killed starts a victim in a folder for temporary files of its own, has it killed at a random moment, and looks for what is left. With core set
+// the victim lives until its core does.
+func killed(t *testing.T, core bool, kill func(parent int, all []int)) {
+	t.Helper()
+	tmp := t.TempDir()
+	shared, sockets := names(t, "/dev/shm"), boundSockets(t)
+	mark := strconv.Itoa(rand.Int())
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), envVictim+"="+mark, "TMPDIR="+tmp)
+	require.NoError(t, cmd.Start())
+	if core {
+		eventually(t, "the victim has a core", func() bool { return len(marked(mark)) > 1 })
+	}
+	time.Sleep(rand.N(60 * time.Millisecond))
+	all := marked(mark)
+	require.NotEmpty(t, all, "it can be found while it lives")
+	kill(cmd.Process.Pid, all)
+	died := time.Now()
+	_ = cmd.Wait()
+	var left []int
+	for left = marked(mark); len(left) > 0 && time.Since(died) < time.Second; left = marked(mark) {
+		time.Sleep(time.Millisecond)
+	}
+	assert.Empty(t, left, "processes one second after the death")
+	assert.Empty(t, names(t, tmp), "temporary files")
+	assert.Subset(t, shared, ours(names(t, "/dev/shm")), "shared memory")
+	assert.Subset(t, sockets, ours(boundSockets(t)), "sockets with a name")
+}
+
+// marked are the living processes that have the mark in their environment.
+func marked(mark string) (pids []int) {
+	entries, _ := os.ReadDir("/proc")
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		// The environment of a zombie is empty.
+		if env, err := os.ReadFile("/proc/" + entry.Name() + "/environ"); err == nil && bytes.Contains(env, []byte(envVictim+"="+mark)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func names(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list
+}
+
+func boundSockets(t *testing.T) (paths []string) {
+	t.Helper()
+	table, err := os.ReadFile("/proc/net/unix")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) > 7 {
+			paths = append(paths, f[7])
+		}
+	}
+	return paths
+}
+
+// ours leaves out what others on this machine make meanwhile.
+func ours(names []string) (list []string) {
+	for _, n := range names {
+		if strings.Contains(n, "engine") {
+			list = append(list, n)
+		}
+	}
+	return list
+}

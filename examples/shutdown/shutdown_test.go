@@ -1,0 +1,326 @@
+package shutdown_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/fixtures/fault"
+	"github.com/enginetest/enginetest/leakcheck"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// 1. Every moment at which an engine can be ended.
+
+func TestDelete(t *testing.T) {
+	everywhere(t, "delete: after nothing", func(t *testing.T, cfg engine.Config) {
+		r, _ := start(t, cfg)
+		gone(t, r)
+	})
+	everywhere(t, "delete: after one request", func(t *testing.T, cfg engine.Config) {
+		r, _ := start(t, cfg)
+		require.Len(t, r.Generate(some(5))[0].Completions[0].TokenIDs, 5)
+		gone(t, r)
+	})
+	everywhere(t, "delete: requests in flight", func(t *testing.T, cfg engine.Config) {
+		r, e := start(t, cfg)
+		answers := inFlight(t, r, e, 4, 450)
+		gone(t, r)
+		for _, a := range answers() {
+			assert.ErrorIs(t, a.err, engine.ErrStopped)
+			require.Len(t, a.outs, 1)
+			assert.Equal(t, engine.FinishAbort, a.outs[0].Completions[0].FinishReason)
+		}
+	})
+	everywhere(t, "delete: twice", func(t *testing.T, cfg engine.Config) {
+		r, e := start(t, cfg)
+		require.NoError(t, e.Shutdown(t.Context()))
+		require.NoError(t, e.Shutdown(t.Context()))
+		_, err := r.TryGenerate(some(1))
+		assert.ErrorIs(t, err, engine.ErrStopped)
+		gone(t, r)
+	})
+	everywhere(t, "delete: concurrently, under load", func(t *testing.T, cfg engine.Config) {
+		r, e := start(t, cfg)
+		answers := inFlight(t, r, e, 4, 450)
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() { assert.NoError(t, e.Shutdown(context.Background())) })
+		}
+		wg.Wait()
+		answers()
+		gone(t, r)
+	})
+	for _, m := range modes {
+		// The handle is dropped: only the end of the process gives its memory back, so the process is one of its own.
+		in(t, m.name, "delete: never, the handle is dropped", true, func(t *testing.T) {
+			var log safeBuffer
+			cfg := config(m.core)
+			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			func() {
+				_, err := engine.Open(t.Context(), cfg)
+				require.NoError(t, err)
+			}()
+			eventually(t, "the engine is reported", func() bool { runtime.GC(); return log.String() != "" })
+			assert.Equal(t, 1, strings.Count(log.String(), "engine dropped without Shutdown"))
+			assert.Contains(t, log.String(), "shutdown_test.go", "where it was opened")
+		})
+	}
+}
+
+type safeBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *safeBuffer) String() string { b.mu.Lock(); defer b.mu.Unlock(); return b.buf.String() }
+
+// Draining, as a server does it upon SIGTERM.
+
+func TestDrain(t *testing.T) {
+	everywhere(t, "drain: requests finish, new ones refused", func(t *testing.T, cfg engine.Config) {
+		r, e := start(t, cfg)
+		answers := inFlight(t, r, e, 8, 200)
+		drained := make(chan error, 1)
+		go func(e *engine.Engine) { drained <- e.Drain(context.Background()) }(e)
+		eventually(t, "it drains", func() bool { return e.State() == engine.Draining })
+		_, err := r.TryGenerate(some(1))
+		assert.ErrorIs(t, err, engine.ErrDraining)
+		require.NoError(t, <-drained)
+		for _, a := range answers() {
+			require.NoError(t, a.err)
+			assert.Len(t, a.outs[0].Completions[0].TokenIDs, 200)
+		}
+		gone(t, r)
+	})
+	everywhere(t, "drain: a short deadline aborts the rest", func(t *testing.T, cfg engine.Config) {
+		r, e := start(t, cfg)
+		answers := inFlight(t, r, e, 8, 450)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		assert.ErrorIs(t, e.Drain(ctx), context.DeadlineExceeded)
+		for _, a := range answers() {
+			assert.ErrorIs(t, a.err, engine.ErrStopped)
+		}
+		gone(t, r)
+	})
+}
+
+// 2. The engine fails after ten good passes; all that callers got is still held when it is proven gone.
+
+func TestForwardError(t *testing.T) {
+	for _, f := range []struct {
+		name  string
+		fault engine.Fault
+		child bool // ends the process, so only a core in a child can have it
+	}{
+		{"error", fault.Error(engine.FaultForward, 10), false},
+		{"panic", fault.Panic(engine.FaultForward, 10), false},
+		{"hang, seen by the watchdog", fault.Hang(engine.FaultForward, 10), false},
+		{"exit", fault.Exit(engine.FaultForward, 10), true},
+		{"kill", fault.Kill(engine.FaultForward, 10), true},
+	} {
+		body := func(t *testing.T, cfg engine.Config) {
+			cfg.Faults = []engine.Fault{f.fault}
+			if f.fault.Action == engine.ActHang {
+				cfg.StepTimeout = 300 * time.Millisecond
+			}
+			r, e := start(t, cfg)
+			answers := inFlight(t, r, e, 3, 100)
+			held := answers()
+			for _, a := range held {
+				assert.ErrorIs(t, a.err, engine.ErrEngineDead)
+			}
+			_, err := r.TryGenerate(some(1))
+			assert.ErrorIs(t, err, engine.ErrEngineDead)
+			assert.Equal(t, engine.Failed, e.State())
+			fault.MustFire(t, e)
+			gone(t, r)
+			runtime.KeepAlive(held)
+			runtime.KeepAlive(err)
+		}
+		if f.child {
+			in(t, "child core", "forward: "+f.name, false, func(t *testing.T) {
+				body(t, config(engine.ChildProcess))
+			})
+			continue
+		}
+		everywhere(t, "forward: "+f.name, body)
+	}
+}
+
+// 3. A request that cannot be processed fails alone.
+
+func TestProcessorError(t *testing.T) {
+	everywhere(t, "processor error: the engine goes on", func(t *testing.T, cfg engine.Config) {
+		r, e := start(t, cfg)
+		answers := inFlight(t, r, e, 2, 100)
+		for _, bad := range []engine.Request{
+			{PromptTokenIDs: []int32{-1}},
+			{Prompt: "x", Sampling: engine.SamplingParams{Temperature: -1}},
+			{Prompt: strings.Repeat("too long ", 1000)},
+		} {
+			_, err := r.TryGenerate(bad)
+			assert.Error(t, err)
+			assert.NotErrorIs(t, err, engine.ErrEngineDead)
+		}
+		assert.NoError(t, e.Err())
+		assert.Len(t, r.Generate(some(5))[0].Completions[0].TokenIDs, 5)
+		for _, a := range answers() {
+			assert.NoError(t, a.err)
+		}
+		gone(t, r)
+	})
+}
+
+// 4. A start that fails leaves nothing, and says why.
+
+func TestStartupError(t *testing.T) {
+	for _, f := range []struct {
+		name  string
+		fault engine.Fault
+	}{
+		{"load fails", fault.Error(engine.FaultLoad, 0)},
+		{"load panics", fault.Panic(engine.FaultLoad, 0)},
+		{"no memory", fault.OutOfMemory(engine.FaultAllocate, 2)},
+		{"first forward pass", fault.Error(engine.FaultProfile, 0)},
+	} {
+		everywhere(t, "start: "+f.name, func(t *testing.T, cfg engine.Config) {
+			cfg.Faults = []engine.Fault{f.fault}
+			err := failedStart(t, t.Context(), cfg)
+			assert.ErrorIs(t, err, engine.ErrInjected, "the fault has fired")
+			if f.fault.Action == engine.ActOOM {
+				assert.ErrorIs(t, err, engine.ErrOutOfMemory)
+			}
+		})
+	}
+	everywhere(t, "start: a corrupt shard", func(t *testing.T, cfg engine.Config) {
+		cfg.Model = fixtures.Checkpoint(t, fixtures.Spec{Shards: 2})
+		cfg.MaxModelLen, cfg.KVCacheBytes = 0, 0
+		fixtures.Break(t, cfg.Model, fixtures.MissingShard)
+		err := failedStart(t, t.Context(), cfg)
+		var c *engine.CheckpointError
+		assert.ErrorAs(t, err, &c)
+		assert.ErrorContains(t, err, fixtures.MissingShard.Message())
+	})
+	everywhere(t, "start: cancelled", func(t *testing.T, cfg engine.Config) {
+		cfg.Faults = []engine.Fault{fault.Hang(engine.FaultLoad, 0)}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(50*time.Millisecond, cancel)
+		assert.ErrorIs(t, failedStart(t, ctx, cfg), context.Canceled)
+	})
+	everywhere(t, "start: it never comes", func(t *testing.T, cfg engine.Config) {
+		cfg.Faults = []engine.Fault{fault.Hang(engine.FaultProfile, 0)}
+		cfg.StartTimeout = 300 * time.Millisecond
+		assert.ErrorContains(t, failedStart(t, t.Context(), cfg), "Config.StartTimeout (300ms)")
+	})
+	for _, f := range []struct {
+		name  string
+		fault engine.Fault
+	}{{"the core exits", fault.Exit(engine.FaultLoad, 0)}, {"the core is killed", fault.Kill(engine.FaultProfile, 0)}} {
+		in(t, "child core", "start: "+f.name, false, func(t *testing.T) {
+			cfg := config(engine.ChildProcess)
+			cfg.Faults = []engine.Fault{f.fault}
+			err := failedStart(t, t.Context(), cfg)
+			assert.ErrorIs(t, err, engine.ErrEngineDead)
+			assert.ErrorContains(t, err, "core process ")
+		})
+	}
+}
+
+// 7. Sleep and the prefix cache.
+
+func TestSleep(t *testing.T) {
+	everywhere(t, "sleep: fail, wake, work", func(t *testing.T, cfg engine.Config) {
+		r, e := start(t, cfg)
+		before := r.GenerateGreedy("The lighthouse", 20).Text
+		for level := 1; level <= 2; level++ {
+			require.NoError(t, e.Sleep(t.Context(), level))
+			_, err := r.TryGenerate(some(1))
+			assert.ErrorIs(t, err, engine.ErrSleeping)
+			assert.NoError(t, e.Err(), "it can recover")
+			require.NoError(t, e.Wake(t.Context()))
+			assert.Equal(t, before, r.GenerateGreedy("The lighthouse", 20).Text)
+		}
+		gone(t, r)
+	})
+	everywhere(t, "sleep: shut down asleep", func(t *testing.T, cfg engine.Config) {
+		r, e := start(t, cfg)
+		require.NoError(t, e.Sleep(t.Context(), 1))
+		gone(t, r)
+	})
+	everywhere(t, "reset: refused under load, then done", func(t *testing.T, cfg engine.Config) {
+		r, e := start(t, cfg)
+		answers := inFlight(t, r, e, 2, 200)
+		assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), engine.ErrBlocksInUse)
+		answers()
+		assert.NoError(t, e.ResetPrefixCache(t.Context()))
+		assert.Zero(t, e.Stats().KVBlocksCached)
+		gone(t, r)
+	})
+	everywhere(t, "reset: with offloads under way", func(t *testing.T, cfg engine.Config) {
+		cfg.OffloadBytes, cfg.KVCacheBytes = 64<<20, 4<<20
+		r, e := start(t, cfg)
+		for i := range 4 { // more than the device has room for
+			req := some(200)
+			req.Prompt = strings.Repeat("x", 100+i)
+			r.Generate(req)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		assert.NoError(t, e.ResetPrefixCache(ctx))
+		gone(t, r)
+	})
+}
+
+// 8. Several engines.
+
+func TestSeveral(t *testing.T) {
+	everywhere(t, "two side by side", func(t *testing.T, cfg engine.Config) {
+		alone, e := start(t, cfg)
+		want, blocks := alone.GenerateGreedy("The lighthouse", 30).Text, e.Stats().KVBlocks
+		gone(t, alone)
+
+		half := cfg
+		half.KVCacheBytes /= 2
+		a, first := start(t, cfg)
+		b, second := start(t, half)
+		assert.Equal(t, blocks, first.Stats().KVBlocks)
+		assert.Equal(t, blocks/2, second.Stats().KVBlocks)
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				assert.Equal(t, want, a.GenerateGreedy("The lighthouse", 30).Text)
+				assert.Equal(t, want, b.GenerateGreedy("The lighthouse", 30).Text)
+			})
+		}
+		wg.Wait()
+		require.NoError(t, first.Shutdown(t.Context()))
+		assert.Equal(t, want, b.GenerateGreedy("The lighthouse", 30).Text, "it does not miss its neighbour")
+		require.NoError(t, b.Stop().Err())
+		require.NoError(t, a.Stop().Err())
+	})
+	everywhere(t, "one after the other: nothing grows", func(t *testing.T, cfg engine.Config) {
+		leakcheck.Growth(t, rounds(10, 50), func(int) {
+			e, err := engine.Open(t.Context(), cfg)
+			require.NoError(t, err)
+			_, err = e.Generate(t.Context(), some(3))
+			require.NoError(t, err)
+			require.NoError(t, e.Shutdown(t.Context()))
+		})
+	})
+}
