@@ -1,0 +1,358 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/fixtures"
+)
+
+const (
+	serveChild = "ENGINETEST_TEST_MAIN"  // the test binary is enginetest
+	serveFault = "ENGINETEST_TEST_FAULT" // the test binary serves with a fault: JSON of an engine.Fault
+)
+
+func TestMain(m *testing.M) {
+	switch {
+	case os.Getenv(serveChild) != "":
+		main()
+	case os.Getenv(serveFault) != "":
+		os.Exit(serveWithFault(os.Getenv(serveFault)))
+	}
+	os.Exit(m.Run())
+}
+
+func serveWithFault(text string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var f engine.Fault
+	if err := json.Unmarshal([]byte(text), &f); err != nil {
+		panic(err)
+	}
+	o := serveOptions{engine: engine.Config{Model: fixtures.Bundled(), Faults: []engine.Fault{f}}, host: "127.0.0.1", name: "faulty", timeout: 10 * time.Second}
+	fmt.Fprintln(os.Stderr, "loading")
+	if err := serve(ctx, o, os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitFailed
+	}
+	return exitDone
+}
+
+// server is a process that serves.
+type server struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	url    string
+	client *http.Client
+	stdout *bufio.Reader
+	stderr *lockedBuffer
+	exited chan struct{}
+	code   int // when exited is closed
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// spawn starts this test binary with an environment that makes it another program.
+func spawn(t *testing.T, env string, args ...string) *server {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("no SIGTERM on windows")
+	}
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	s := &server{t: t, cmd: exec.Command(exe, args...), stderr: &lockedBuffer{}, exited: make(chan struct{}), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	s.cmd.Env = append(os.Environ(), env)
+	s.cmd.Stderr = s.stderr
+	out, err := s.cmd.StdoutPipe()
+	require.NoError(t, err)
+	s.stdout = bufio.NewReader(out)
+	require.NoError(t, s.cmd.Start())
+	t.Cleanup(func() {
+		s.client.CloseIdleConnections()
+		_ = s.cmd.Process.Kill()
+		<-s.exited
+	})
+	go func() {
+		state, err := s.cmd.Process.Wait()
+		if s.code = -1; err == nil {
+			s.code = state.ExitCode()
+		}
+		close(s.exited)
+	}()
+	return s
+}
+
+// start waits until the server is ready.
+func start(t *testing.T, args ...string) *server {
+	t.Helper()
+	s := spawn(t, serveChild+"=1", append([]string{"serve", "--port", "0"}, args...)...)
+	s.ready()
+	return s
+}
+
+func (s *server) ready() {
+	s.t.Helper()
+	line, err := s.stdout.ReadString('\n')
+	require.NoError(s.t, err, s.stderr.String())
+	var a struct{ URL, Model string }
+	require.NoError(s.t, json.Unmarshal([]byte(line), &a), line)
+	s.url = a.URL
+}
+
+func (s *server) signal(sig os.Signal) {
+	s.t.Helper()
+	require.NoError(s.t, s.cmd.Process.Signal(sig))
+}
+
+// exit waits for the process's end.
+func (s *server) exit(code int, within time.Duration) {
+	s.t.Helper()
+	select {
+	case <-s.exited:
+	case <-time.After(within):
+		s.t.Fatalf("no exit within %s:\n%s", within, s.stderr)
+	}
+	assert.Equal(s.t, code, s.code, s.stderr.String())
+}
+
+func (s *server) status(path string) (int, http.Header) {
+	s.t.Helper()
+	resp, err := s.client.Get(s.url + path)
+	require.NoError(s.t, err)
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, resp.Header
+}
+
+// stream asks for tokens and reads them to the end: what the stream's last event was, and how many there were.
+func (s *server) stream(tokens int, first func()) (events int, last string, err error) {
+	body := fmt.Sprintf(`{"prompt": "The lighthouse", "max_tokens": %d, "ignore_eos": true, "stream": true}`, tokens)
+	resp, err := s.client.Post(s.url+"/v1/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return 0, resp.Status, nil
+	}
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			if events++; events == 1 && first != nil {
+				first()
+			}
+			last = data
+		}
+	}
+	return events, last, lines.Err()
+}
+
+// streams starts clients and returns when each has an event; wait gives the last event of each.
+func (s *server) streams(n, tokens int) (wait func() []string) {
+	s.t.Helper()
+	begun := make(chan struct{}, n)
+	lasts := make([]string, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			_, last, err := s.stream(tokens, func() { begun <- struct{}{} })
+			assert.NoError(s.t, err)
+			lasts[i] = last
+		})
+	}
+	for range n {
+		select {
+		case <-begun:
+		case <-time.After(30 * time.Second):
+			s.t.Fatal("a stream does not begin")
+		}
+	}
+	return func() []string { wg.Wait(); return lasts }
+}
+
+func matching(list []string, want string) (n int) {
+	for _, s := range list {
+		if strings.Contains(s, want) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestServeIdle(t *testing.T) {
+	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+		s := start(t)
+		code, _ := s.status("/health")
+		assert.Equal(t, http.StatusOK, code)
+		s.signal(sig)
+		s.exit(exitDone, 10*time.Second)
+		assert.Contains(t, s.stderr.String(), "draining for at most 30s: 0 sequences run, 0 wait")
+		assert.Contains(t, s.stderr.String(), "release", "the engine's report")
+	}
+}
+
+// TestServeSignalWhileLoading: the load hangs until it is cancelled.
+func TestServeSignalWhileLoading(t *testing.T) {
+	fault, err := json.Marshal(engine.Fault{Point: engine.FaultLoad, Action: engine.ActHang})
+	require.NoError(t, err)
+	s := spawn(t, serveFault+"="+string(fault))
+	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "loading") }, 10*time.Second, time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // into the hang, most often: before it is as good
+	s.signal(syscall.SIGTERM)
+	s.exit(exitDone, 10*time.Second)
+	assert.Contains(t, s.stderr.String(), "the load is cancelled")
+	_, err = s.stdout.ReadString('\n')
+	assert.ErrorIs(t, err, io.EOF, "no address was announced")
+}
+
+// TestServeDrains: ten streams run when the signal comes. All of them finish, and new work is refused meanwhile.
+func TestServeDrains(t *testing.T) {
+	s := start(t)
+	wait := s.streams(10, 500)
+	s.signal(syscall.SIGTERM)
+	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "draining") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { code, _ := s.status("/health"); return code == http.StatusServiceUnavailable }, 10*time.Second, time.Millisecond)
+	resp, err := s.client.Post(s.url+"/v1/completions", "application/json", strings.NewReader(`{"prompt": "a"}`))
+	require.NoError(t, err)
+	body, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+	assert.Equal(t, "1", resp.Header.Get("Retry-After"))
+	assert.Contains(t, string(body), `"code":"draining"`)
+	assert.Equal(t, 10, matching(wait(), "[DONE]"), "every stream finishes")
+	s.exit(exitDone, 10*time.Second)
+	assert.Contains(t, s.stderr.String(), "10 requests finished")
+}
+
+// TestServeDrainDeadline: what does not finish in time is aborted, and its client is told.
+func TestServeDrainDeadline(t *testing.T) {
+	s := start(t, "--shutdown-timeout", "100ms")
+	wait := s.streams(10, 1000)
+	s.signal(syscall.SIGTERM)
+	lasts := wait()
+	assert.Equal(t, 10, matching(lasts, `"error"`), "%q", lasts)
+	s.exit(exitFailed, 10*time.Second)
+	assert.Contains(t, s.stderr.String(), "10 of 10 requests aborted")
+	assert.Contains(t, s.stderr.String(), "--shutdown-timeout 100ms is over")
+}
+
+func TestServeSecondSignalAborts(t *testing.T) {
+	s := start(t, "--shutdown-timeout", "10m")
+	wait := s.streams(3, 1000)
+	s.signal(syscall.SIGTERM)
+	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "draining") }, 10*time.Second, time.Millisecond)
+	s.signal(syscall.SIGTERM)
+	s.exit(exitFailed, 10*time.Second)
+	assert.Equal(t, 3, matching(wait(), `"error"`))
+	assert.Contains(t, s.stderr.String(), "a second signal (terminated)")
+}
+
+// TestServeEngineFails: the server ends by itself, with the cause.
+func TestServeEngineFails(t *testing.T) {
+	fault, err := json.Marshal(engine.Fault{Point: engine.FaultForward, Action: engine.ActError, After: 5, Text: "as planned"})
+	require.NoError(t, err)
+	s := spawn(t, serveFault+"="+string(fault))
+	s.ready()
+	_, last, err := s.stream(100, nil)
+	require.NoError(t, err)
+	assert.Contains(t, last, `"code":"engine_dead"`)
+	s.exit(exitFailed, 10*time.Second)
+	assert.Contains(t, s.stderr.String(), "as planned")
+}
+
+func TestServeUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	left, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	left.(*net.UnixListener).SetUnlinkOnClose(false)
+	require.NoError(t, left.Close(), "a socket that a dead server left")
+	s := spawn(t, serveChild+"=1", "serve", "--uds", path)
+	s.ready()
+	s.url = "http://unix"
+	s.client.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}}
+	code, _ := s.status("/v1/models")
+	assert.Equal(t, http.StatusOK, code)
+	exit, _, stderr := command("", "serve", "--uds", path)
+	assert.Equal(t, exitFailed, exit)
+	assert.Contains(t, stderr, "a server answers there")
+	s.signal(syscall.SIGTERM)
+	s.exit(exitDone, 10*time.Second)
+	assert.NoFileExists(t, path)
+}
+
+func TestServeWrongUse(t *testing.T) {
+	for args, want := range map[string]string{
+		"serve --uds a --port 1":                  "not both",
+		"serve --port 70000":                      "[0, 65535]",
+		"serve --shutdown-timeout -1s":            "at least 0",
+		"serve --port 0 --block-size -1":          "BlockSize is -1",
+		"serve stray":                             "stray",
+		"serve --port 0 --max-model-len 99999999": "MaxModelLen",
+	} {
+		code, stdout, stderr := command("", strings.Fields(args)...)
+		assert.Equal(t, exitUsage, code, args)
+		assert.Contains(t, stderr, want)
+		assert.Empty(t, stdout)
+	}
+	code, _, stderr := command("", "serve", "--port", "0", "--model", "/no/such/folder")
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, stderr, "/no/such/folder")
+}
+
+// TestServeCurl: the examples of docs/serving.md.
+func TestServeCurl(t *testing.T) {
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		t.Skip("there is no curl here")
+	}
+	s := start(t)
+	for _, c := range []struct{ path, body, want string }{
+		{"/v1/completions", `{"prompt": "2+3=", "temperature": 0}`, `"text":"5"`},
+		{"/v1/chat/completions", `{"messages": [{"role": "user", "content": "What is 12+30?"}], "temperature": 0, "stream": true}`, "data: [DONE]"},
+		{"/v1/chat/completions", `{"messages": [{"role": "user", "content": "What is 12+30?"}], "temperature": 0}`, `"content":" 42"`},
+	} {
+		out, err := exec.Command(curl, "-sS", "--max-time", "20", s.url+c.path, "-d", c.body).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		assert.Contains(t, string(out), c.want)
+	}
+	s.signal(syscall.SIGTERM)
+	s.exit(exitDone, 10*time.Second)
+}
