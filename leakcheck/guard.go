@@ -59,15 +59,19 @@ func (g *Guarded) Track(name string, v any, opts ...Option) {
 // Buffers watches a ledger: it must be empty at the end of the test. It is held weakly; one that is collected meanwhile had nobody to ask it.
 func (g *Guarded) Buffers(rep ledger.Reporter) { g.buffers = append(g.buffers, weakly(rep)) }
 
-// check runs every check, in the order in which one finding explains the next: a goroutine keeps a reference, a reference keeps a buffer.
+// check reports what explains the rest first: a goroutine keeps a reference, a reference keeps a buffer. The goroutines are described last,
+// though: asking the runtime's leak profile about them rules out heap dumps.
 func (g *Guarded) check(ctx context.Context) error {
-	var errs []error
-	errs = append(errs, g.scope.Gone(ctx))
+	gone, waited := g.scope.wait(ctx)
+	var rest []error
 	for _, b := range g.buffers {
 		if rep := b(); rep != nil {
-			errs = append(errs, Freed(ctx, rep, g.opts...))
+			rest = append(rest, Freed(ctx, rep, g.opts...))
 		}
 	}
-	errs = append(errs, Released(ctx, g.refs...))
-	return errors.Join(errs...)
+	rest = append(rest, Released(ctx, g.refs...))
+	if gone {
+		return errors.Join(rest...)
+	}
+	return errors.Join(append([]error{g.scope.leftovers(waited)}, rest...)...)
 }

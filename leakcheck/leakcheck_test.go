@@ -115,6 +115,36 @@ func TestScopeOfAlikeGoroutines(t *testing.T) {
 	require.NoError(t, s.Gone(ctx))
 }
 
+// TestCertain: with GOEXPERIMENT=goroutineleakprofile, a goroutine that nothing can wake is told from one that just waits, and heap dumps are
+// refused afterwards: they would kill the process.
+func TestCertain(t *testing.T) {
+	if pprof.Lookup("goroutineleak") == nil {
+		t.Skip("not built with GOEXPERIMENT=goroutineleakprofile")
+	}
+	if os.Getenv("LEAKCHECK_CERTAIN") == "" { // in a process of its own: no dump can be taken afterwards
+		cmd := exec.Command(os.Args[0], "-test.run=^TestCertain$")
+		cmd.Env = append(os.Environ(), "LEAKCHECK_CERTAIN=1")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return
+	}
+	s := NewScope("fixture", brief)
+	stop := make(chan bool)
+	s.Do(func() {
+		go func() { <-make(chan bool) }()
+		go func() { <-stop }()
+	})
+	err := s.Gone(ctx)
+	require.ErrorContains(t, err, "certain: the goroutine leak profile proves that it can never run again")
+	require.ErrorContains(t, err, "does not call it certain")
+	close(stop)
+	r := Track("engine", newEngine("a"), brief)
+	require.NoError(t, r.Released(ctx))
+	holder = newEngine("b")
+	defer func() { holder = nil }()
+	require.ErrorContains(t, Track("engine", holder, brief).Released(ctx), "the goroutine leak profile was taken before")
+}
+
 func TestNestedScopes(t *testing.T) {
 	outer, inner := NewScope("outer", brief), NewScope("inner", brief)
 	stop := make(chan bool)

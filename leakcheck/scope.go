@@ -49,18 +49,26 @@ func (s *Scope) enter() (leave func()) {
 // Gone waits until no goroutine of the scope is left (but the caller), and returns nil; otherwise a [*Error] with one finding per group of
 // alike goroutines: what each waits for, since when, its stack and who started it.
 func (s *Scope) Gone(ctx context.Context) error {
-	start, wait := time.Now(), 50*time.Microsecond
+	if gone, waited := s.wait(ctx); !gone {
+		return s.leftovers(waited)
+	}
+	return nil
+}
+
+// wait waits until no goroutine of the scope runs, the patience is spent, or the context ends.
+func (s *Scope) wait(ctx context.Context) (gone bool, waited time.Duration) {
+	start, pause := time.Now(), 50*time.Microsecond
 	for s.running() > 0 {
 		if time.Since(start) >= s.cfg.patience || ctx.Err() != nil {
-			return s.leftovers(time.Since(start))
+			return false, time.Since(start)
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(wait):
+		case <-time.After(pause):
 		}
-		wait = min(2*wait, 20*time.Millisecond)
+		pause = min(2*pause, 20*time.Millisecond)
 	}
-	return nil
+	return true, time.Since(start)
 }
 
 // running counts the goroutines that carry the scope's mark, without the caller.

@@ -31,7 +31,7 @@ type Ref struct {
 	cfg   config
 }
 
-// Track watches the object that v refers to: a pointer's target, a slice's array, a map, a channel, or a func's closure. [Ref.Released] tells
+// Track watches the object that v refers to: a pointer's target, a slice's array, a string's bytes, a map, a channel, or a func's closure. [Ref.Released] tells
 // whether it is gone. A value that cannot be tracked makes Released return an error that wraps [ErrNotTrackable].
 //
 // The object must be on the Go heap and of 16 bytes or more, or hold a pointer: the allocator packs smaller ones together, and one keeps all.
@@ -61,15 +61,15 @@ func (r *Ref) watch(v reflect.Value) (err error) {
 		if r.size == 0 || !hasPointers(r.typ.Elem()) && r.size < 16 {
 			return bad("the array of this %s has %d bytes: too small to track", r.typ, r.size)
 		}
-	case reflect.Map, reflect.Chan, reflect.Func:
-		r.size = unsafe.Sizeof(uintptr(0))
+	case reflect.String:
+		if r.size = uintptr(v.Len()); r.size < 16 {
+			return bad("a string of %d bytes is too small to track", r.size)
+		}
+	case reflect.Map, reflect.Chan, reflect.Func, reflect.UnsafePointer:
 	default:
-		return bad("%s is not a pointer, slice, map, channel or func", r.typ)
+		return bad("%s is not a pointer, slice, string, map, channel or func", r.typ)
 	}
-	p := v.UnsafePointer()
-	if v.Kind() == reflect.Func {
-		p = closure(v)
-	}
+	p := object(v)
 	if p == nil {
 		return bad("nil %s", r.typ)
 	}
@@ -85,11 +85,17 @@ func (r *Ref) watch(v reflect.Value) (err error) {
 	return nil
 }
 
-// closure gives the object behind a func value; reflect gives its code.
-func closure(v reflect.Value) unsafe.Pointer {
-	f := reflect.New(v.Type())
-	f.Elem().Set(v)
-	return *(*unsafe.Pointer)(f.UnsafePointer())
+// object gives the address of what v refers to. For a func that is its closure; reflect would give its code.
+func object(v reflect.Value) unsafe.Pointer {
+	switch v.Kind() {
+	case reflect.Func:
+		f := reflect.New(v.Type())
+		f.Elem().Set(v)
+		return *(*unsafe.Pointer)(f.UnsafePointer())
+	case reflect.String:
+		return unsafe.Pointer(unsafe.StringData(v.String()))
+	}
+	return v.UnsafePointer()
 }
 
 func hasPointers(t reflect.Type) bool {

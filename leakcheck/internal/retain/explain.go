@@ -238,6 +238,8 @@ func (x *explainer) targetView(i int, t Target) view {
 	case reflect.Slice:
 		size := max(1, uint64(t.Type.Elem().Size()))
 		return view{kind: value, t: t.Type.Elem(), base: t.Addr, n: (x.d.Addr(i) + x.d.Size(i) - t.Addr) / size}
+	case reflect.String:
+		return view{kind: value, t: reflect.TypeFor[byte](), base: t.Addr, n: x.d.Addr(i) + x.d.Size(i) - t.Addr}
 	case reflect.Map:
 		return view{kind: mapHeader, t: t.Type, base: t.Addr}
 	case reflect.Chan:

@@ -216,11 +216,15 @@ func (x *explainer) boxed(dynamic reflect.Type, data uint64, label string) edge 
 	if !direct(dynamic) {
 		return edge{ok: true, label: label, next: oneValue(dynamic, data)}
 	}
+	if dynamic.Kind() == reflect.Struct || dynamic.Kind() == reflect.Array {
+		label += ".(" + dynamic.String() + ")"
+	}
 	for dynamic.Kind() == reflect.Struct || dynamic.Kind() == reflect.Array {
 		if dynamic.Kind() == reflect.Array {
-			dynamic = dynamic.Elem()
+			dynamic, label = dynamic.Elem(), label+"[0]"
 		} else {
-			dynamic = pointerField(dynamic)
+			f := pointerField(dynamic)
+			dynamic, label = f.Type, label+"."+f.Name
 		}
 	}
 	return x.pointee(dynamic, 0, data, label)
@@ -234,19 +238,19 @@ func direct(t reflect.Type) bool {
 	case reflect.Array:
 		return t.Len() == 1 && direct(t.Elem())
 	case reflect.Struct:
-		return t.Size() == 8 && pointerField(t) != nil && direct(pointerField(t))
+		return t.Size() == 8 && direct(pointerField(t).Type)
 	}
 	return false
 }
 
 // pointerField is the one field of a struct of one word that has a size.
-func pointerField(t reflect.Type) reflect.Type {
+func pointerField(t reflect.Type) reflect.StructField {
 	for i := range t.NumField() {
 		if f := t.Field(i); f.Type.Size() == 8 {
-			return f.Type
+			return f
 		}
 	}
-	return nil
+	return reflect.StructField{Type: reflect.TypeFor[uintptr]()}
 }
 
 // ifaceAt reads the slot as the data word of an interface, when the word before it is a type.

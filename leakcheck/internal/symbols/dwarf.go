@@ -236,6 +236,10 @@ func (d *debugInfo) part(die dwarf.Offset, off uint64) (p Part) {
 			p.Label += fmt.Sprintf("[%d]", off/size)
 			off, die = off%size, to
 		case dwarf.TagStructType:
+			if to := d.atomicPointer(e); to != 0 { // an unsafe.Pointer to a type that only its name tells
+				p.Elem, p.pointee = d.typeOf(to), to
+				return p
+			}
 			member := d.member(r, e, off)
 			if member == nil {
 				return p
@@ -250,6 +254,33 @@ func (d *debugInfo) part(die dwarf.Offset, off uint64) (p Part) {
 		}
 	}
 	return p
+}
+
+// atomicPointer gives T of sync/atomic.Pointer[T], whose first field is a [0]*T.
+func (d *debugInfo) atomicPointer(e *dwarf.Entry) dwarf.Offset {
+	name, _ := e.Val(dwarf.AttrName).(string)
+	if !strings.HasPrefix(name, "sync/atomic.Pointer[") || !e.Children {
+		return 0
+	}
+	r := d.data.Reader()
+	r.Seek(e.Offset)
+	for range 2 { // the struct, its first field
+		next, err := r.Next()
+		if err != nil || next == nil {
+			return 0
+		}
+		e = next
+	}
+	for range 3 { // the array, the pointer, T
+		to, ok := e.Val(dwarf.AttrType).(dwarf.Offset)
+		if !ok {
+			return 0
+		}
+		if e = d.entry(to); e == nil {
+			return 0
+		}
+	}
+	return e.Offset
 }
 
 // member finds the field of a struct that an offset lies in.
