@@ -116,30 +116,40 @@ struct Attention {
   u64 ahead_bytes;
 };
 
-template <int KV> DEV void get8(const u8* c, u64 at, float* f) {
+// Raw is 8 elements of the cache as they lie there.
+template <int KV> struct Raw { V4 a[KV == F32 ? 2 : 1]; };
+template <int KV> DEV Raw<KV> get_raw(const u8* c, u64 at) {
+  Raw<KV> r;
+  r.a[0] = load4(c + at * (KV == F32 ? 4 : 2));
+  if (KV == F32) r.a[KV == F32] = load4(c + at * 4 + 16);
+  return r;
+}
+template <int KV> DEV void unpack8(const Raw<KV>& r, float* f) {
+  const V4& v = r.a[0];
   if (KV == F32) {
-    F4 a = loadf4((const float*)c + at), b = loadf4((const float*)c + at + 4);
-    f[0] = a.x, f[1] = a.y, f[2] = a.z, f[3] = a.w, f[4] = b.x, f[5] = b.y, f[6] = b.z, f[7] = b.w;
+    const V4& w = r.a[KV == F32];
+    f[0] = asf(v.x), f[1] = asf(v.y), f[2] = asf(v.z), f[3] = asf(v.w), f[4] = asf(w.x), f[5] = asf(w.y), f[6] = asf(w.z), f[7] = asf(w.w);
   } else {
-    V4 v = load4((const u16*)c + at);
     f[0] = first<F16>(v.x), f[1] = second<F16>(v.x), f[2] = first<F16>(v.y), f[3] = second<F16>(v.y);
     f[4] = first<F16>(v.z), f[5] = second<F16>(v.z), f[6] = first<F16>(v.w), f[7] = second<F16>(v.w);
   }
 }
+template <int KV> DEV float as_cached(float v) { return KV == F32 ? v : half_to_float((u16)pack2<F16>(v, 0)); }
 
 // attend: one row, one KV head and up to G of its query heads, one of gridDim.z shares of the context; grid (rows, KV heads * groups, splits). LPT lanes hold a
-// token's head, 8 elements each; 4 warps take turns. The last share to finish adds all up, in order.
+// token's head, 8 elements each; the block's warps take turns. What a turn reads is under way during the one before. The last share to finish adds all up, in order.
 template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c, const Attention& a, float* smem) {
   const int TPW = 32 / LPT, U = 2, P = LPT * 8, NP = P < 128 ? 1 : P / 64;
-  u64 every = (u64)nbid() * nbidy() * nbidz() * 128 * 128;
+  u32 warps = ntid() >> 5;
+  u64 every = (u64)nbid() * nbidy() * nbidz() * ntid() * 128;
 #pragma unroll 1
-  for (u64 i = (((u64)bidz() * nbidy() + bidy()) * nbid() + bid()) * 128 * 128 + tid() * 128; i < a.ahead_bytes; i += every) prefetch(a.ahead + i);
+  for (u64 i = (((u64)bidz() * nbidy() + bidy()) * nbid() + bid()) * ntid() * 128 + tid() * 128; i < a.ahead_bytes; i += every) prefetch(a.ahead + i);
   dependency_wait();
   u32 row = bid(), lane = tid() & 31, warp = tid() >> 5, sub = lane / LPT, d8 = lane % LPT * 8;
   int per_kv = h.heads / h.kv_heads, groups = (per_kv + G - 1) / G, kv = bidy() / groups, part = bidy() % groups;
   int head0 = kv * per_kv + part * G, n = per_kv - part * G < G ? per_kv - part * G : G;
   int position = a.positions[row];
-  float *q = smem, *o = q + G * c.pad, *ml = o + 4 * G * c.pad;
+  float *q = smem, *fresh = q + G * c.pad, *o = fresh + 2 * c.pad, *ml = o + warps * G * c.pad; // fresh: the new key and value
   if (position < 0) return;
   u32 splits = nbidz();
   int context = position + 1, low = a.window > 0 && context > a.window ? context - a.window : 0;
@@ -148,69 +158,86 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
   const int* table = a.tables + (u64)(a.seqs ? a.seqs[row] : row) * a.max_blocks;
   const float log2e = 1.44269504f;
 
-  // The queries, scaled, into shared memory; in a fused step the new key and value into the cache, by the block whose share has them.
+  // The new token of a fused step comes from shared memory, the others from the cache.
+  bool owner = a.fused && from < context && to == context, in = (int)d8 < c.pad;
+  if (owner) to--;
+  const int step = warps * TPW;
+  Raw<KV> rk[U], rv[U];
+  auto fetch = [&](int u, int t) {
+    if (t < to && in) {
+      u32 block = (u32)(((u64)t * c.inverse) >> 40);
+      u64 at = (((u64)table[block] * h.kv_heads + kv) * c.block_size + (t - block * c.block_size)) * c.pad + d8;
+      rk[u] = get_raw<KV>(c.k, at), rv[u] = get_raw<KV>(c.v, at);
+    } else {
+#pragma unroll
+      for (int j = 0; j < (KV == F32 ? 2 : 1); j++) rk[u].a[j] = rv[u].a[j] = V4{0, 0, 0, 0};
+    }
+  };
+  int t0 = from + warp * TPW + sub;
+#pragma unroll
+  for (int u = 0; u < U; u++) fetch(u, t0 + u * step);
+
+  // The queries, scaled, into shared memory; the new key and value as well, and into the cache by the block whose share has them.
 #pragma unroll 1
-  for (int i = warp; i < n + (a.fused ? 2 : 0); i += 4) {
+  for (int i = warp; i < n + (owner ? 2 : 0); i += warps) {
     float x[NP], y[NP];
     bool is_q = i < n, is_k = i == n;
-    int column = is_q ? (head0 + i) * h.dim : (h.heads + kv + (is_k ? 0 : h.kv_heads)) * h.dim;
+    int column = is_q ? (head0 + i) * h.dim : (h.heads + kv + (is_k ? 0 : h.kv_heads)) * h.dim, half = h.dim / 2;
+    float by = is_q ? a.scale * log2e : 1;
+    float* to_shared = is_q ? q + i * c.pad : is_k ? fresh : fresh + c.pad;
     if (a.fused) head_of<NP>(h, row, column, is_q ? h.q_norm : is_k ? h.k_norm : nullptr, is_q || is_k ? position : -1, x, y);
-    if (!is_q) {
-      if (from < context && to == context) store_kv<KV, NP>(is_k ? c.k : c.v, cache_at(c, h.kv_heads, a.slots[row], kv), h.dim, c.pad, x, y);
-      continue;
-    }
+    if (!is_q) store_kv<KV, NP>(is_k ? c.k : c.v, cache_at(c, h.kv_heads, a.slots[row], kv), h.dim, c.pad, x, y);
 #pragma unroll
     for (int j = 0; j < NP; j++) {
-      int e = lane + 32 * j, half = h.dim / 2;
+      int e = lane + 32 * j;
       if (e >= half) continue;
       if (!a.fused) {
         const float* p = h.qkv + (u64)row * h.ld + column + e;
         x[j] = p[0], y[j] = p[half];
       }
-      q[i * c.pad + e] = x[j] * a.scale * log2e, q[i * c.pad + e + half] = y[j] * a.scale * log2e;
+      to_shared[e] = is_q ? x[j] * by : as_cached<KV>(x[j]);
+      to_shared[e + half] = is_q ? y[j] * by : as_cached<KV>(y[j]);
     }
-    if ((int)lane < c.pad - h.dim) q[i * c.pad + h.dim + lane] = 0;
+    if ((int)lane < c.pad - h.dim) to_shared[h.dim + lane] = 0;
   }
   barrier();
 
-  bool in = (int)d8 < c.pad;
   float qf[G][8], acc[G][8], m[G], l[G];
+  bool newest = owner && warp == 0 && sub == 0;
 #pragma unroll
   for (int g = 0; g < G; g++) {
-    m[g] = -1e30f, l[g] = 0;
+    float s = 0;
 #pragma unroll
-    for (int j = 0; j < 8; j++) qf[g][j] = in && g < n ? q[g * c.pad + d8 + j] : 0, acc[g][j] = 0;
-  }
-#pragma unroll 1
-  for (int t0 = from + warp * TPW; t0 < to; t0 += 4 * TPW * U) {
-    float kf[U][8], vf[U][8];
-#pragma unroll
-    for (int u = 0; u < U; u++) {
-      int t = t0 + u * 4 * TPW + sub;
-#pragma unroll
-      for (int j = 0; j < 8; j++) kf[u][j] = vf[u][j] = 0;
-      if (t < to && in) {
-        u32 block = (u32)(((u64)t * c.inverse) >> 40);
-        u64 at = (((u64)table[block] * h.kv_heads + kv) * c.block_size + (t - block * c.block_size)) * c.pad + d8;
-        get8<KV>(c.k, at, kf[u]);
-        get8<KV>(c.v, at, vf[u]);
-      }
+    for (int j = 0; j < 8; j++) {
+      qf[g][j] = in && g < n ? q[g * c.pad + d8 + j] : 0;
+      if (newest && in) s += qf[g][j] * fresh[d8 + j];
+      acc[g][j] = newest && in ? fresh[c.pad + d8 + j] : 0;
     }
 #pragma unroll
+    for (int x = 1; x < LPT; x <<= 1) s += shx(s, x);
+    m[g] = newest ? s : -1e30f, l[g] = newest ? 1 : 0;
+  }
+#pragma unroll 1
+  for (; t0 - (int)sub < to; t0 += step * U) {
+#pragma unroll
     for (int u = 0; u < U; u++) {
-      bool ok = t0 + u * 4 * TPW + (int)sub < to;
+      float kf[8], vf[8];
+      unpack8<KV>(rk[u], kf);
+      unpack8<KV>(rv[u], vf);
+      bool ok = t0 + u * step < to;
+      fetch(u, t0 + (u + U) * step);
 #pragma unroll
       for (int g = 0; g < G; g++) {
         float s = 0;
 #pragma unroll
-        for (int j = 0; j < 8; j++) s += qf[g][j] * kf[u][j];
+        for (int j = 0; j < 8; j++) s += qf[g][j] * kf[j];
 #pragma unroll
         for (int x = 1; x < LPT; x <<= 1) s += shx(s, x);
         if (!ok) s = -1e30f;
         float top = fmax2(s, m[g]), fade = ex2(m[g] - top), p = ok ? ex2(s - top) : 0;
         l[g] = l[g] * fade + p, m[g] = top;
 #pragma unroll
-        for (int j = 0; j < 8; j++) acc[g][j] = acc[g][j] * fade + p * vf[u][j];
+        for (int j = 0; j < 8; j++) acc[g][j] = acc[g][j] * fade + p * vf[j];
       }
     }
   }
@@ -231,18 +258,18 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
     }
   }
   barrier();
-  // What the warps have, and then what the shares have: 128 threads take the elements of P a head in turn.
+  // What the warps have, and then what the shares have: the threads take the elements of P a head in turn.
   u32 unit = row * (h.kv_heads * groups) + bidy(), stride = G * (c.pad + 2);
   float* all = a.partial + (u64)unit * splits * stride;
 #pragma unroll 1
-  for (int i = tid(); i < G * P; i += 128) {
+  for (int i = tid(); i < G * P; i += ntid()) {
     int g = i / P, d = i % P;
     if (g >= n || d >= c.pad) continue;
     float top = -1e30f, sum = 0, v = 0;
-#pragma unroll
-    for (int w = 0; w < 4; w++) top = fmax2(top, ml[(w * G + g) * 2]);
-#pragma unroll
-    for (int w = 0; w < 4; w++) {
+#pragma unroll 1
+    for (u32 w = 0; w < warps; w++) top = fmax2(top, ml[(w * G + g) * 2]);
+#pragma unroll 1
+    for (u32 w = 0; w < warps; w++) {
       float f = ex2(ml[(w * G + g) * 2] - top);
       sum += ml[(w * G + g) * 2 + 1] * f, v += o[(w * G + g) * c.pad + d] * f;
     }
@@ -267,7 +294,7 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
   if (!last) return;
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
 #pragma unroll 1
-  for (int i = tid(); i < G * P; i += 128) {
+  for (int i = tid(); i < G * P; i += ntid()) {
     int g = i / P, d = i % P;
     if (g >= n || d >= h.dim) continue;
     float top = -1e30f, sum = 0, v = 0;
@@ -290,7 +317,7 @@ KERNEL rope_f32(HEADS) { rope<F32>(HEADS_AND_CACHE, positions, slots); }
 KERNEL rope_f16(HEADS) { rope<F16>(HEADS_AND_CACHE, positions, slots); }
 
 #define ATTEND(KV, LPT, G, type)                                                                                                                      \
-  KERNEL __launch_bounds__(128, 3) attend_##type##_##LPT##_##G(HEADS, const int* seqs, const int* tables, int max_blocks, int window, float scale, int fused, \
+  KERNEL __launch_bounds__(256, 2) attend_##type##_##LPT##_##G(HEADS, const int* seqs, const int* tables, int max_blocks, int window, float scale, int fused, \
                                                                u8* out, u64 plane, int mode, int out_type, int kb, float* partial, u32* done, const u8* ahead, u64 ahead_bytes) { \
     extern __shared__ F4 dynamic[];                                                                                                                   \
     attend<KV, LPT, G>(HEADS_AND_CACHE,                                                                                                               \

@@ -76,9 +76,17 @@ KERNEL race(const float* logits, const Draw* draws, Best* best, int vocab) {
   int id = -1;
   if (d.temperature == 0) {
     float top = asf(0xff800000u);
+    const int U = 4;
+    int every = nbid() * 256;
 #pragma unroll 1
-    for (int i = bid() * 256 + tid(); i < vocab; i += nbid() * 256)
-      if (row[i] > top) top = row[i], id = i;
+    for (int i = bid() * 256 + tid(); i < vocab; i += U * every) {
+      float x[U];
+#pragma unroll
+      for (int u = 0; u < U; u++) x[u] = i + u * every < vocab ? row[i + u * every] : top;
+#pragma unroll
+      for (int u = 0; u < U; u++)
+        if (x[u] > top) top = x[u], id = i + u * every;
+    }
     score = top;
   } else {
     int groups = (vocab + 3) / 4;

@@ -227,10 +227,14 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 	}
 	together, name := r.together()
 	groups := (r.NumHeads/r.NumKVHeads + together - 1) / together
-	shared := 4 * (5*together*r.headPad + 8*together)
+	warps := 4
+	if s.decode {
+		warps = 8
+	}
+	shared := 4 * ((together+2+warps*together)*r.headPad + warps*together*2)
 	args := append(heads, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i), float32(1/math.Sqrt(float64(r.HeadDim))), fused,
 		w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb, w.ptr(w.partial), w.ptr(w.done), r.at(l.o.at), r.ahead(s))
-	return r.run("attend_"+kv+"_"+lanes+"_"+name, cuda.Dim{X: s.tokens, Y: r.NumKVHeads * groups, Z: s.splits}, 128, shared, args...)
+	return r.run("attend_"+kv+"_"+lanes+"_"+name, cuda.Dim{X: s.tokens, Y: r.NumKVHeads * groups, Z: s.splits}, 32*warps, shared, args...)
 }
 
 // ahead is how many bytes of the weights behind those of the o projection are fetched into L2 while attention, which leaves memory idle, runs.
@@ -250,12 +254,13 @@ func (r *Runner) together() (int, string) {
 	return headsTogether, "4"
 }
 
-// attentionSplits is how many blocks share a context: as many as fill the device and have 32 tokens each. A power of two, so that few graphs are needed.
+// attentionSplits is how many blocks share a context: as many as fill the device and have 128 tokens each; putting their shares together costs as much as 100
+// tokens. A power of two, so that few graphs are needed.
 func (r *Runner) attentionSplits(rows, context int) int {
 	together, _ := r.together()
 	units := rows * r.NumKVHeads * ((r.NumHeads/r.NumKVHeads + together - 1) / together)
 	n := 1
-	for units*n*2 <= maxUnits && units*n < 2*r.kernels.sms && context > 64*n {
+	for units*n*2 <= maxUnits && units*n < r.kernels.sms && context > 256*n {
 		n *= 2
 	}
 	return n

@@ -40,7 +40,7 @@ func loadKernels(w *cuda.Worker, ptx bool) (*kernelSet, error) {
 	return &kernelSet{
 		module: m, functions: map[string]*cuda.Function{}, sms: d.SMs, maxShared: int(d.MaxShared),
 		dependent: d.Major == 9 && major >= 12 && !ptx,
-		rowWarps:  4, gemvBlocks: 2, ahead: 16 << 20,
+		rowWarps:  1, gemvBlocks: 2,
 	}, nil
 }
 

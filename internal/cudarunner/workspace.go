@@ -11,7 +11,7 @@ import (
 const (
 	logitRows   = 64   // rows that get their logits together
 	maxUnits    = 1024 // parts of split attention
-	raceShares  = 32   // blocks that share a row of logits
+	raceShares  = 64   // blocks that share a row of logits
 	skinnyRows  = 64   // the most rows that the skinny kernels take
 	exactRows   = 16   // with so few rows, activations of two parts cost nothing
 	maxSplits   = 16   // parts of a product
