@@ -123,10 +123,16 @@ func (c *Checkpoint) EOS() []int32 {
 // TokenizerPath is the path of tokenizer.json, or "" when the checkpoint has none.
 func (c *Checkpoint) TokenizerPath() string {
 	path := filepath.Join(c.Dir, "tokenizer.json")
-	if _, err := os.Stat(path); err != nil {
+	if !present(path) {
 		return ""
 	}
 	return path
+}
+
+// present says whether a folder lists a file, be it a link that leads nowhere, as half a download leaves behind: that is broken, not optional.
+func present(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // checkFolder tells a checkpoint folder from what else a path may name.

@@ -73,6 +73,24 @@ func TestOpenWithoutTheOptionalFiles(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// In a download cache every file is a link: one that leads nowhere is a broken checkpoint, not one without the file.
+func TestLinksThatLeadNowhere(t *testing.T) {
+	for _, name := range []string{"config.json", "generation_config.json", "model.safetensors"} {
+		dir := folder(t, map[string]any{"config.json": goodConfig, "model.safetensors": []Tensor{f32("a", 1)}})
+		_ = os.Remove(filepath.Join(dir, name))
+		require.NoError(t, os.Symlink(filepath.Join(dir, "nowhere"), filepath.Join(dir, name)))
+		_, err := Open(dir)
+		require.ErrorIs(t, err, fs.ErrNotExist, name)
+		require.ErrorContains(t, err, name)
+	}
+	dir := folder(t, map[string]any{"config.json": goodConfig, "model.safetensors": []Tensor{f32("a", 1)}})
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "tokenizer.json")))
+	c, err := Open(dir)
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(dir, "tokenizer.json"), c.TokenizerPath(), "its reader says what is wrong with it")
+	require.NoError(t, c.Close())
+}
+
 func TestShards(t *testing.T) {
 	one, two := []Tensor{f32("a", 1)}, []Tensor{f32("b", 2), f32("stray", 1)}
 	for _, row := range []struct {

@@ -127,6 +127,8 @@ func TestConfigRefusals(t *testing.T) {
 		{"odd head", m{"head_dim": "15"}, "head_dim", "got 15, want an even number"},
 		{"key heads that do not divide", m{"num_key_value_heads": "3"}, "num_key_value_heads", "got 3, want a divisor of 4"},
 		{"end outside the vocabulary", m{"eos_token_id": "[1, 512]"}, "eos_token_id", "got 512, want a token id in [0, 512)"},
+		{"an end that is null inside a list", m{"eos_token_id": "[1, null]"}, "eos_token_id", "wrong type: got [1, null]"},
+		{"a name that would paint the terminal", m{"architectures": `["\u001b[31mred"]`}, "architectures", `got \x1b[31mred`},
 		{"a named end", m{"eos_token_id": `"</s>"`}, "eos_token_id", "wrong type"},
 		{"unknown dtype", m{"torch_dtype": `"int8"`}, "torch_dtype", `got "int8", want float32, bfloat16 or float16`},
 		{"negative window", m{"architectures": `["MistralForCausalLM"]`, "num_key_value_heads": "2", "sliding_window": "-5"}, "sliding_window", "got -5"},

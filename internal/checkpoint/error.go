@@ -2,7 +2,9 @@ package checkpoint
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Error is anything wrong with a checkpoint. Its message reads
@@ -47,7 +49,20 @@ func (e *Error) Error() string {
 	if e.Err != nil {
 		parts = append(parts, e.Err.Error())
 	}
-	return strings.Join(parts, ": ")
+	return printable(strings.Join(parts, ": "))
+}
+
+// printable escapes what a file could do to a terminal.
+func printable(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
 }
 
 func (e *Error) Unwrap() error { return e.Err }

@@ -131,9 +131,9 @@ func (f *fields) ids(key string, vocab int) []int32 {
 		vocab = math.MaxInt32
 	}
 	want := fmt.Sprintf("a token id in [0, %d), or a list of them", vocab)
-	var list []float64
+	var list []*float64
 	if f.raw[key][0] != '[' {
-		list = make([]float64, 1)
+		list = make([]*float64, 1)
 		if json.Unmarshal(f.raw[key], &list[0]) != nil {
 			f.fail(key, "wrong type", clip(string(f.raw[key])), want)
 			return nil
@@ -143,11 +143,15 @@ func (f *fields) ids(key string, vocab int) []int32 {
 	}
 	ids := make([]int32, 0, len(list))
 	for _, n := range list {
-		if n != math.Trunc(n) || n < 0 || n >= float64(vocab) {
-			f.fail(key, "out of range", strconv.FormatFloat(n, 'g', -1, 64), want)
+		if n == nil {
+			f.fail(key, "wrong type", clip(string(f.raw[key])), want)
 			return nil
 		}
-		ids = append(ids, int32(n))
+		if *n != math.Trunc(*n) || *n < 0 || *n >= float64(vocab) {
+			f.fail(key, "out of range", strconv.FormatFloat(*n, 'g', -1, 64), want)
+			return nil
+		}
+		ids = append(ids, int32(*n))
 	}
 	return ids
 }

@@ -21,7 +21,7 @@ type Generation struct {
 // readGeneration reads generation_config.json; a checkpoint without one has the zero Generation.
 func readGeneration(path string, vocab int) (Generation, error) {
 	data, err := readJSON(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && !present(path) {
 		return Generation{}, nil
 	}
 	if err != nil {

@@ -51,17 +51,20 @@ const maxHeader = 100_000_000
 // need, and together they cover the data exactly, without overlap or hole. The file must not shrink while it is open (the kernel would answer
 // a later read with SIGBUS).
 func OpenFile(path string) (*File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, &Error{File: path, Reason: "cannot open", Err: err}
+	}
+	if !info.Mode().IsRegular() { // asked before opening: a FIFO would wait for its writer
+		return nil, &Error{File: path, Reason: "not a regular file", Got: info.Mode().String()}
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, &Error{File: path, Reason: "cannot open", Err: err}
 	}
 	defer func() { _ = f.Close() }() // the mapping outlives it
-	info, err := f.Stat()
-	if err != nil {
+	if info, err = f.Stat(); err != nil {
 		return nil, &Error{File: path, Reason: "cannot stat", Err: err}
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &Error{File: path, Reason: "not a regular file", Got: info.Mode().String()}
 	}
 	if info.Size() == 0 { // mmap would refuse
 		return nil, tooShort(path, 0)
@@ -212,7 +215,7 @@ func (f *File) checkLayout(entries []entry, body uint64) error {
 		case !ok:
 			return fail("size overflows or is not whole bytes", fmt.Sprintf("%s %v", t.DType, t.Shape), "")
 		case need != e.end-e.begin:
-			return fail("size does not match the shape", fmt.Sprintf("%d bytes", e.end-e.begin), fmt.Sprintf("%d for %s %v", need, t.DType, t.Shape))
+			return fail("size does not match the shape", fmt.Sprintf("%d bytes", e.end-e.begin), clip(fmt.Sprintf("%d for %s %v", need, t.DType, t.Shape)))
 		case e.begin < at:
 			return fail("overlaps the tensor before it", offsets, fmt.Sprintf("a begin of %d", at))
 		case e.begin > at:

@@ -172,6 +172,11 @@ func TestHugeNamesAreClipped(t *testing.T) {
 	_, err := OpenFile(path)
 	require.Error(t, err)
 	require.Less(t, len(err.Error()), 2000)
+
+	path = write(t, `{"a":{"dtype":"F32","shape":[1`+strings.Repeat(",1", 1<<16)+`],"data_offsets":[0,8]}}`, 8)
+	_, err = OpenFile(path)
+	require.ErrorContains(t, err, "size does not match the shape: got 8 bytes, want 4 for F32 [1 1 1")
+	require.Less(t, len(err.Error()), 2000)
 }
 
 // Every cut of a good file is refused.
