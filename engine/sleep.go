@@ -133,7 +133,7 @@ func (c *core) fallAsleep(ctx context.Context, level int) error {
 	err := s.Sleep(level == 1 && c.counts.SleepLevel <= 1)
 	c.counts.SleepLevel = max(c.counts.SleepLevel, level)
 	c.counts.WeightsAsleep, c.counts.KVCacheAsleep = true, true
-	c.log.Info("engine asleep", "level", c.counts.SleepLevel, "ended", len(live), "held_before", ledger.FormatBytes(held),
+	c.log.Debug("engine asleep", "level", c.counts.SleepLevel, "ended", len(live), "held_before", ledger.FormatBytes(held),
 		"holds", ledger.FormatBytes(c.ledger.Bytes()))
 	if err != nil {
 		return fmt.Errorf("engine: asleep, but not all memory was given back: %w", err)

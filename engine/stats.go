@@ -15,7 +15,7 @@ type Stats struct {
 	OutputTokens int64 // sampled
 
 	KVBlocks       int // in all
-	KVBlocksUsed   int // held by sequences now
+	KVBlocksUsed   int // held by sequences now, or by a copy to host memory
 	KVBlocksCached int // with a prefix that a new request can hit
 	PrefixQueries  int // prompt tokens looked up in the prefix cache
 	PrefixHits     int // and found there, or in host memory
