@@ -220,7 +220,7 @@ func (e *eventWriter) raw(data []byte) error {
 		e.w.Header().Set("Cache-Control", "no-cache")
 		e.begun = true
 	}
-	_ = e.rc.SetWriteDeadline(time.Now().Add(writeTimeout)) // a writer without deadlines is a test's
+	_ = e.rc.SetWriteDeadline(time.Now().Add(writeTimeout))   // a writer without deadlines is a test's
 	defer func() { _ = e.rc.SetWriteDeadline(time.Time{}) }() // the connection's next request has none
 	if _, err := fmt.Fprintf(e.w, "data: %s\n\n", data); err != nil {
 		return err
