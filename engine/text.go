@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -16,7 +17,7 @@ type text struct {
 	include  bool
 	hold     int // bytes
 	buf      []byte
-	searched int // no stop string ends in buf[:searched]
+	searched int // no stop string ends in (buf + what the decoder keeps)[:searched]
 	sent     int
 	stopped  bool
 }
@@ -31,28 +32,32 @@ func newText(tok *tokenizer.Tokenizer, r rules) *text {
 	return t
 }
 
-// add appends a token's text. With search, a stop string in what is new ends the text: it is cut there and given.
+// add appends a token's text. With search, a stop string in what is new ends the text: it is cut there and given. What the decoder keeps because a
+// later token could change it is searched too: it is the text so far, and with byte fallback even a line end waits there.
 func (t *text) add(id int32, search bool) (stop string, ok bool) {
 	t.buf = append(t.buf, t.decoder.Push(id)...)
-	if !search {
-		t.searched = len(t.buf)
+	if len(t.stop) == 0 {
 		return "", false
+	}
+	all := t.buf
+	if kept := t.decoder.Pending(); !strings.ContainsRune(kept, utf8.RuneError) { // else an unfinished character
+		all = append(slices.Clip(t.buf), kept...)
 	}
 	at := -1
 	for _, s := range t.stop {
-		from := max(0, t.searched-len(s)+1)
-		if i := strings.Index(string(t.buf[from:]), s); i >= 0 && (at < 0 || from+i < at) {
+		from := min(max(0, t.searched-len(s)+1), len(all))
+		if i := strings.Index(string(all[from:]), s); search && i >= 0 && (at < 0 || from+i < at) {
 			at, stop = from+i, s
 		}
 	}
-	t.searched = len(t.buf)
+	t.searched = len(all)
 	if at < 0 {
 		return "", false
 	}
 	if t.include {
 		at += len(stop)
 	}
-	t.buf, t.stopped = t.buf[:at], true
+	t.buf, t.stopped = all[:at], true
 	return stop, true
 }
 

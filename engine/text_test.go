@@ -7,6 +7,7 @@ import (
 
 	"github.com/enginetest/enginetest/internal/sample"
 	"github.com/enginetest/enginetest/internal/scheduler/fakerunner"
+	"github.com/enginetest/enginetest/internal/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -92,6 +93,39 @@ func TestStopStringsInOneToken(t *testing.T) {
 		assert.True(t, ok)
 		assert.Contains(t, []string{"Th", "he"}, stop)
 		assert.Equal(t, want, text.String())
+	}
+}
+
+// With byte fallback the decoder keeps a run of bytes until it ends. A stop string in it, a line end for one, counts at its token all the same.
+func TestStopStringsInByteTokens(t *testing.T) {
+	tok, err := tokenizer.Load("../internal/tokenizer/testdata/llama2/tokenizer.json")
+	require.NoError(t, err)
+	for _, tc := range []struct {
+		why    string
+		tokens []string
+		r      rules
+		at     int // the token that ends the text; -1: none
+		want   string
+	}{
+		{"a line end", []string{"<0x41>", "<0x0A>", "<0x42>"}, rules{stop: []string{"\n"}}, 1, "A"},
+		{"kept", []string{"<0x41>", "<0x0A>", "<0x42>"}, rules{stop: []string{"\n"}, includeStop: true}, 1, "A\n"},
+		{"begins before the run", []string{"a", "<0x0A>", "<0x0A>"}, rules{stop: []string{"a\n\n"}}, 2, ""},
+		{"an unfinished character is no text yet", []string{"<0x0A>", "<0xC3>", "<0xA9>"}, rules{stop: []string{"\uFFFD", "é"}}, 2, "\n"},
+		{"a character that never ends spoils the run", []string{"<0xC3>", "<0x0A>", "a"}, rules{stop: []string{"\n"}}, -1, "\uFFFD\uFFFDa"},
+	} {
+		text := newText(tok, tc.r)
+		ended := -1
+		for i, token := range tc.tokens {
+			id, ok := tok.ID(token)
+			require.True(t, ok, token)
+			if _, ok := text.add(id, true); ok {
+				ended = i
+				break
+			}
+		}
+		text.flush()
+		assert.Equal(t, tc.at, ended, tc.why)
+		assert.Equal(t, tc.want, text.String(), tc.why)
 	}
 }
 

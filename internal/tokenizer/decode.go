@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -39,6 +40,15 @@ func (s *Stream) Flush() string {
 	return s.take()
 }
 
+// Pending is what Flush would give now, and leaves the stream as it is: the text that a later token can still change.
+func (s *Stream) Pending() string {
+	peek := Stream{t: s.t, steps: make([]decoder, len(s.steps))}
+	for i, step := range s.steps {
+		peek.steps[i] = step.clone()
+	}
+	return peek.Flush()
+}
+
 func (s *Stream) feed(id int32) {
 	if id < 0 || int(id) >= len(s.t.tokens) || !s.t.known[id] || s.skipSpecial && s.t.added.special[id] {
 		return
@@ -65,6 +75,7 @@ func (s *Stream) take() string {
 type decoder interface {
 	push(token string, emit func(string))
 	end(emit func(string))
+	clone() decoder
 }
 
 type newDecoder func() decoder
@@ -74,6 +85,7 @@ type eachToken func(string) string
 
 func (f eachToken) push(token string, emit func(string)) { emit(f(token)) }
 func (eachToken) end(func(string))                       {}
+func (f eachToken) clone() decoder                       { return f }
 
 // byteLevelDecoder turns spelled bytes back into bytes and those into text.
 type byteLevelDecoder struct{ held []byte }
@@ -97,6 +109,8 @@ func (d *byteLevelDecoder) end(emit func(string)) {
 	}
 	d.held = nil
 }
+
+func (d *byteLevelDecoder) clone() decoder { return &byteLevelDecoder{slices.Clone(d.held)} }
 
 // byteFallbackDecoder turns a run of tokens <0xNN> into text: all of it, or one U+FFFD for each when it is not UTF-8.
 type byteFallbackDecoder struct{ held []byte }
@@ -123,6 +137,8 @@ func (d *byteFallbackDecoder) end(emit func(string)) {
 	}
 	d.held = d.held[:0]
 }
+
+func (d *byteFallbackDecoder) clone() decoder { return &byteFallbackDecoder{slices.Clone(d.held)} }
 
 // byteToken reads <0xNN>.
 func byteToken(token string) (byte, bool) {
@@ -184,6 +200,8 @@ func (d *stripText) push(text string, emit func(string)) {
 
 func (d *stripText) end(func(string)) { d.held = 0 }
 
+func (d *stripText) clone() decoder { c := *d; return &c }
+
 // metaspaceDecoder writes the visible character as a space again; the first token loses it instead when the encoder had added one.
 type metaspaceDecoder struct {
 	replacement string
@@ -202,6 +220,8 @@ func (d *metaspaceDecoder) push(token string, emit func(string)) {
 
 func (*metaspaceDecoder) end(func(string)) {}
 
+func (d *metaspaceDecoder) clone() decoder { c := *d; return &c }
+
 // joinWithSpaces stands in for a decoder when the file has none.
 type joinWithSpaces struct{ begun bool }
 
@@ -214,3 +234,5 @@ func (d *joinWithSpaces) push(token string, emit func(string)) {
 }
 
 func (*joinWithSpaces) end(func(string)) {}
+
+func (d *joinWithSpaces) clone() decoder { c := *d; return &c }

@@ -50,6 +50,23 @@ func TestStreamIsDecodeOfAnyIDs(t *testing.T) {
 	}
 }
 
+// The pieces and what is pending are the text so far, at every token, and looking changes nothing.
+func TestPendingIsTheRest(t *testing.T) {
+	for _, name := range []string{"llama3", "llama2", "metaspace"} {
+		tok := load(t, name)
+		rapid.Check(t, func(t *rapid.T) {
+			ids := rapid.SliceOf(rapid.Int32Range(-1, min(300, int32(tok.VocabSize())))).Draw(t, "ids") // the bytes are among the first
+			s, pieces := tok.NewStream(false), ""
+			for i, id := range ids {
+				pieces += s.Push(id)
+				if got, want := pieces+s.Pending(), tok.Decode(ids[:i+1], false); got != want {
+					t.Fatalf("%v: %+q, Decode gives %+q", ids[:i+1], got, want)
+				}
+			}
+		})
+	}
+}
+
 // A character whose bytes are several tokens must come out whole: nobody may see U+FFFD in the middle of a stream.
 func TestStreamHoldsUnfinishedCharactersBack(t *testing.T) {
 	const text = "crab 🦀🧬, snowman ☃, 𠀀𠀁 and on"
