@@ -8,4 +8,5 @@
 //	TestBlockHasher           finished requests live on in a closure of the prefix cache    vllm-project/vllm#34183
 //	TestErrorKeepsEngine      the error of a failed request keeps the whole engine          vllm-project/vllm#28953
 //	TestProcessGroup          the workers' process group is never torn down                 vllm-project/vllm#43023
+//	TestRealEngine            the bundled engine: a leak of its handle, and the clean shutdown
 package leaks
