@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/internal/checkpoint"
 	"github.com/enginetest/enginetest/internal/cpu"
 	"github.com/enginetest/enginetest/ledger"
@@ -88,7 +89,7 @@ type CheckpointError = checkpoint.Error
 // public adds the error that a user can test for to one of an internal package.
 func public(err error) error {
 	var oom *cpu.OutOfMemory
-	if errors.As(err, &oom) && !errors.Is(err, ErrOutOfMemory) {
+	if (errors.As(err, &oom) || errors.Is(err, cuda.ErrOutOfMemory)) && !errors.Is(err, ErrOutOfMemory) {
 		return fmt.Errorf("%w: %w", ErrOutOfMemory, err)
 	}
 	return err

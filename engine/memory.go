@@ -19,6 +19,7 @@ type kvInput struct {
 	maxPositions  int    // that the checkpoint allows
 	bytesPerBlock int64
 	free, total   int64 // of the device, with the weights loaded
+	gpu           bool
 }
 
 // Defaults of the CPU device, whose memory is shared with everything else.
@@ -60,9 +61,15 @@ func (in kvInput) plan() (kvPlan, error) {
 // budget is how many bytes the KV cache may have, and the option that says so.
 func (in kvInput) budget(perSeq int64) (bytes int64, from string, err error) {
 	cfg := in.cfg
+	const gpuShare = 0.92 // vLLM's default
 	switch {
 	case cfg.KVCacheBytes > 0:
 		return cfg.KVCacheBytes, "KVCacheBytes", nil
+	case cfg.MemoryUtilization == 0 && in.gpu: // more than MaxNumSeqs of the longest sequences is of no use
+		cfg.MemoryUtilization = gpuShare
+		in.cfg = cfg
+		bytes, from, err = in.budget(perSeq)
+		return min(bytes, int64(cfg.MaxNumSeqs)*perSeq*in.bytesPerBlock), from, err
 	case cfg.MemoryUtilization > 0:
 		// vLLM's rule: the share is of the whole device, and what anybody else holds already counts against it.
 		share := int64(cfg.MemoryUtilization * float64(in.total))

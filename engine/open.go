@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"
 	"github.com/enginetest/enginetest/internal/kvcache"
@@ -23,7 +24,7 @@ type model struct {
 // loader makes the runner of an engine. It resolves what the configuration leaves to the checkpoint. When it fails, it has released everything.
 type loader func(c *core) (model, error)
 
-// loadCheckpoint opens a checkpoint folder on the CPU.
+// loadCheckpoint opens a checkpoint folder on the configured device.
 func loadCheckpoint(c *core) (model, error) {
 	ckpt, err := checkpoint.Open(c.cfg.Model)
 	if err != nil {
@@ -38,10 +39,7 @@ func loadCheckpoint(c *core) (model, error) {
 			return model{}, errors.Join(err, ckpt.Close())
 		}
 	}
-	m.runner, err = modelrunner.NewCPU(ckpt, modelrunner.Options{
-		Threads: c.cfg.Threads, BlockSize: c.cfg.BlockSize, MaxModelLen: c.cfg.MaxModelLen, MaxNumBatchedTokens: c.cfg.MaxNumBatchedTokens,
-		Ledger: c.ledger, Hooks: c.faults.hooks(),
-	})
+	m.runner, err = newRunner(c, ckpt)
 	if err != nil {
 		return model{}, err
 	}
@@ -87,7 +85,7 @@ func (c *core) build(ctx context.Context, load loader) (err error) {
 // makeCache sizes and allocates the KV cache.
 func (c *core) makeCache(maxPositions int) error {
 	c.enter("KV cache allocation")
-	in := kvInput{cfg: c.cfg, maxPositions: maxPositions, bytesPerBlock: c.runner.KVBytesPerBlock()}
+	in := kvInput{cfg: c.cfg, maxPositions: maxPositions, bytesPerBlock: c.runner.KVBytesPerBlock(), gpu: strings.HasPrefix(c.cfg.Device, "cuda:")}
 	var err error
 	if in.free, in.total, err = c.runner.FreeMemory(); err != nil {
 		return fmt.Errorf("cannot measure device memory: %w", err)

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
-	"strings"
 	"time"
 )
 
@@ -14,11 +13,8 @@ func (c Config) resolve() (Config, error) {
 	if c.Model == "" {
 		return c, &ParamError{"Model", `""`, "the folder of a Hugging Face checkpoint"}
 	}
-	if c.Device == "" {
-		c.Device = "cpu"
-	}
-	if c.Device != "cpu" {
-		return c, &ParamError{"Device", strings.TrimSpace(c.Device), `"cpu" (or "", which is the same here)`}
+	if err := checkDevice(c.Device); err != nil {
+		return c, err
 	}
 	for _, f := range []struct {
 		name     string
