@@ -39,11 +39,17 @@ func compare(ctx context.Context, o options, say func(string)) (_ *report, err e
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(o.dir)) }()
 	}
-	m := &match{options: o, report: &report{Load: []string{load()}}, models: map[string]string{}}
+	m := &match{options: o, report: &report{Load: []string{load()}}, models: map[string]string{}, memory: map[int]*bench.Bandwidth{}}
 	for _, p := range o.types {
 		if err := m.write(p, say); err != nil {
 			return nil, err
 		}
+	}
+	for _, threads := range o.threads {
+		if m.memory[threads], err = bench.NewBandwidth(threads); err != nil {
+			return nil, err
+		}
+		defer m.memory[threads].Close()
 	}
 	say("loading both sides' models from disk")
 	if err := m.round(ctx, 0, o.threads[0]); err != nil {
@@ -75,6 +81,7 @@ type match struct {
 	options
 	report *report
 	models map[string]string // by side and weight type
+	memory map[int]*bench.Bandwidth
 }
 
 // write makes the two models of a pair, from the same numbers.
@@ -109,11 +116,7 @@ func (m *match) write(p pair, say func(string)) error {
 
 // round lets both sides run once with each pair of types. Who goes first changes from round to round.
 func (m *match) round(ctx context.Context, round, threads int) error {
-	memory, err := bench.NewBandwidth(threads)
-	if err != nil {
-		return err
-	}
-	defer memory.Close()
+	memory := m.memory[threads]
 	for _, p := range m.types {
 		bandwidth := memory.Measure()
 		sides := []func() error{

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/internal/checkpoint"
+)
+
+// fakeBench is a llama-bench that gives numbers; it fails unless it is asked for a GGUF file that is there.
+func fakeBench(t *testing.T, script string) string {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("a shell script stands in for llama-bench")
+	}
+	path := filepath.Join(t.TempDir(), "llama-bench")
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700)) //nolint:gosec // it has to run
+	return path
+}
+
+const twoRuns = `head -c 4 "$2" | grep -q GGUF || exit 7
+echo '[{"n_prompt":8,"n_gen":0,"avg_ts":100,"build_number":42},{"n_prompt":0,"n_gen":2,"avg_ts":10,"build_number":42}]'`
+
+func tiny(bench string) options {
+	return options{
+		llamaBench: bench, rounds: 2, prompt: 8, output: 2, threads: []int{1},
+		types: []pair{{fixtures.F32, fixtures.F32}, {fixtures.BF16, fixtures.F16}},
+	}
+}
+
+func TestCompare(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	r, err := compare(t.Context(), tiny(fakeBench(t, twoRuns)), func(string) {})
+	require.NoError(t, err)
+	left, err := os.ReadDir(os.TempDir())
+	require.NoError(t, err)
+	assert.Empty(t, left, "the models are removed")
+	assert.Equal(t, 42, r.Build)
+	require.Len(t, r.Rows, 4)
+	for _, w := range r.Rows {
+		assert.Len(t, w.Ours, 2)
+		assert.Len(t, w.Theirs, 2)
+		assert.Positive(t, w.Ours.median())
+		assert.InDelta(t, map[string]float64{"prefill": 100, "decode": 10}[w.What], w.Theirs.median(), 0)
+		assert.Equal(t, w.What == "decode", len(w.Floor) == 2)
+	}
+	_, err = json.Marshal(r)
+	require.NoError(t, err)
+}
+
+func TestTable(t *testing.T) {
+	r := &report{Build: 42, Load: []string{"0.10", "2.00"}, Rows: []*row{
+		{What: "prefill", Types: "f32 vs f32", Threads: 1, Ours: rates{30, 10, 20}, Theirs: rates{10, 10, 10}},
+		{What: "decode", Types: "f32 vs f32", Threads: 2, Ours: rates{1, 2, 3, 4}, Theirs: rates{2, 2, 2, 2}, Floor: rates{5, 5, 5, 5}},
+	}}
+	assert.Equal(t, `| tokens/s: median (best) | threads | enginetest | llama.cpp | ratio | floor | share |
+|---|---|---|---|---|---|---|
+| decode, f32 vs f32 | 2 | 2.5 (4.0) | 2.0 (2.0) | 1.25 (2.00) | 5.0 (5.0) | 50 % (80 %) |
+| prefill, f32 vs f32 | 1 | 20.0 (30.0) | 10.0 (10.0) | 2.00 (3.00) | – | – |
+
+4 rounds in turns; llama.cpp build 42; load average of the machine 0.10 before, 2.00 after.
+`, r.String())
+}
+
+func TestLlamaBenchThatFails(t *testing.T) {
+	for _, row := range []struct{ why, script, want string }{
+		{"its message is in ours", "echo 'no such model' >&2; exit 3", "no such model"},
+		{"no JSON", "echo hello", "its JSON"},
+		{"runs that were not asked for", `echo '[{"n_prompt":9,"n_gen":0,"avg_ts":1}]'`, "want a prompt's run and a decoding one"},
+	} {
+		_, err := compare(t.Context(), tiny(fakeBench(t, row.script)), func(string) {})
+		assert.ErrorContains(t, err, row.want, row.why)
+	}
+	o := tiny("/no/such/llama-bench")
+	_, err := compare(t.Context(), o, func(string) {})
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// The file is read back with a reader of its own: every key and every tensor is where the header says.
+func TestGGUF(t *testing.T) {
+	for _, dtype := range []string{fixtures.F32, fixtures.F16, fixtures.BF16} {
+		c, err := checkpoint.Open(fixtures.Checkpoint(t, fixtures.Spec{DType: dtype}))
+		require.NoError(t, err)
+		path := filepath.Join(t.TempDir(), "m.gguf")
+		require.NoError(t, writeGGUF(path, c))
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		keys, tensors, err := readGGUF(data)
+		require.NoError(t, err)
+		assert.Equal(t, "llama", keys["general.architecture"])
+		assert.Equal(t, uint32(64), keys["llama.embedding_length"])
+		assert.Len(t, keys["tokenizer.ggml.tokens"], 256)
+		assert.Len(t, tensors, len(c.Names()))
+		for name, from := range map[string]string{
+			"token_embd.weight": "model.embed_tokens.weight", "output.weight": "lm_head.weight",
+			"blk.1.attn_q.weight": "model.layers.1.self_attn.q_proj.weight", "blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
+		} {
+			want, err := c.Tensor(from)
+			require.NoError(t, err)
+			got := tensors[name]
+			assert.Equal(t, []uint64{uint64(want.Shape[1]), uint64(want.Shape[0])}, got.dims, name)
+			assert.Equal(t, map[string]uint32{"F32": 0, "F16": 1, "BF16": 30}[dtype], got.code, name)
+			assert.True(t, bytes.HasPrefix(data[got.at:], want.Data), name)
+		}
+		for _, norm := range []string{"blk.0.attn_norm.weight", "blk.1.ffn_norm.weight", "output_norm.weight"} {
+			assert.Equal(t, uint32(0), tensors[norm].code, "llama.cpp wants norms in F32")
+		}
+		require.NoError(t, c.Close())
+	}
+	c, err := checkpoint.Open(fixtures.Checkpoint(t, fixtures.Spec{Architecture: fixtures.Qwen3}))
+	require.NoError(t, err)
+	require.ErrorContains(t, writeGGUF(filepath.Join(t.TempDir(), "m.gguf"), c), "only LlamaForCausalLM")
+	require.NoError(t, c.Close())
+}
+
+type located struct {
+	dims []uint64
+	code uint32
+	at   int64
+}
+
+func readGGUF(data []byte) (keys map[string]any, tensors map[string]located, err error) {
+	r := bytes.NewReader(data)
+	get := func(v any) { err = errors.Join(err, binary.Read(r, binary.LittleEndian, v)) }
+	u32 := func() (v uint32) { get(&v); return v }
+	u64 := func() (v uint64) { get(&v); return v }
+	text := func() string { b := make([]byte, u64()); get(b); return string(b) }
+	if magic := data[:4]; string(magic) != "GGUF" {
+		return nil, nil, fmt.Errorf("magic %q", magic)
+	}
+	_, _ = r.Seek(4, 0)
+	if v := u32(); v != 3 {
+		return nil, nil, fmt.Errorf("version %d", v)
+	}
+	nTensors, nKeys := u64(), u64()
+	keys, tensors = map[string]any{}, map[string]located{}
+	var value func(kind uint32) any
+	value = func(kind uint32) any {
+		switch kind {
+		case 4, 5:
+			return u32()
+		case 6:
+			var f float32
+			get(&f)
+			return f
+		case 8:
+			return text()
+		case 9:
+			kind, list := u32(), make([]any, u64())
+			for i := range list {
+				list[i] = value(kind)
+			}
+			return list
+		}
+		err = errors.Join(err, fmt.Errorf("kind %d", kind))
+		return nil
+	}
+	for range nKeys {
+		name := text()
+		keys[name] = value(u32())
+	}
+	for range nTensors {
+		name := text()
+		t := located{dims: make([]uint64, u32())}
+		get(t.dims)
+		t.code, t.at = u32(), int64(u64())
+		tensors[name] = t
+	}
+	start := (int64(len(data)) - int64(r.Len()) + 31) / 32 * 32
+	for name, t := range tensors {
+		if t.at += start; t.at%32 != 0 || t.at >= int64(len(data)) {
+			err = errors.Join(err, fmt.Errorf("%s at %d of %d", name, t.at, len(data)))
+		}
+		tensors[name] = t
+	}
+	return keys, tensors, err
+}
+
+func TestFlags(t *testing.T) {
+	for _, row := range []struct{ threads, types, want string }{
+		{"0", "F32:F32", "-threads 0"},
+		{"1,x", "F32:F32", "-threads 1,x"},
+		{"1", "F32", "-types F32"},
+		{"1", "F99:F32", "F99"},
+		{"1", "F32:F99", "F99"},
+	} {
+		err := run(t.Context(), options{rounds: 1, prompt: 8, output: 2}, row.threads, row.types, false)
+		assert.ErrorContains(t, err, row.want, strings.Join([]string{row.threads, row.types}, " "))
+	}
+}
