@@ -49,7 +49,9 @@ With --json, one object a prompt is printed, in order:
 			if n := count(given("prompt"), given("prompt-ids"), given("batch")); n != 1 {
 				return usagef("give one of --prompt, --prompt-ids and --batch, not %d", n)
 			}
-			reqs, err := requests(cmd.InOrStdin(), req, prompt, ids, batch, given)
+			reqs, err := unlessCancelled(cmd.Context(), func() ([]engine.Request, error) {
+				return requests(cmd.InOrStdin(), req, prompt, ids, batch, given)
+			})
 			if err != nil {
 				return err
 			}
@@ -84,6 +86,27 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.BoolVar(&cfg.DisablePrefixCache, "disable-prefix-cache", false, "compute every prompt in full")
 	f.BoolVar(&cfg.DisableChunkedPrefill, "disable-chunked-prefill", false, "a prompt is computed in one step")
 	f.BoolVar(&cfg.SkipTokenizer, "skip-tokenizer", false, "token ids only")
+}
+
+// unlessCancelled reads, but not on when ctx is done: a pipe may have no writer, and a signal must end the command all the same. The reader is then
+// left behind, for the end of the process.
+func unlessCancelled[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := read()
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.v, r.err
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
 }
 
 // requests reads what to generate: one prompt from the flags, or a batch whose lines have the flags as defaults.

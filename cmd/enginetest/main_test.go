@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -200,6 +202,18 @@ func TestCancelled(t *testing.T) {
 	var out, errs bytes.Buffer
 	assert.Equal(t, exitFailed, run(ctx, []string{"generate", "--prompt", "a"}, nil, &out, &errs))
 	assert.Contains(t, errs.String(), "canceled")
+}
+
+// A batch that never comes: the signal ends the command.
+func TestCancelledWhileReading(t *testing.T) {
+	in, nobody := io.Pipe()
+	t.Cleanup(func() { _ = nobody.Close() })
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	var out, errs bytes.Buffer
+	assert.Equal(t, exitFailed, run(ctx, []string{"generate", "--batch", "-"}, in, &out, &errs))
+	assert.Contains(t, errs.String(), "deadline exceeded")
+	assert.Empty(t, out.String())
 }
 
 func TestWithoutTokenizer(t *testing.T) {
