@@ -104,7 +104,7 @@ func runtimePoller(fd string) bool {
 	return false
 }
 
-// readSockets maps inodes to "tcp 127.0.0.1:8080 listening", "unix /tmp/x.sock".
+// readSockets maps inodes to "tcp 127.0.0.1:8080 listening", "unix /run/x.sock".
 func readSockets() map[string]string {
 	out := map[string]string{}
 	for _, proto := range []string{"tcp", "tcp6", "udp", "udp6"} {
