@@ -34,7 +34,7 @@ DEV u32 shared_address(const void* p) {
 // A stage is two column blocks of 32 of both: 8 KiB each, x first.
 template <int W> DEV void gemm16(const Gemm& a, u8* smem) {
   const int STAGES = 3;
-  u32 lane = tid() & 31, warp = tid() >> 5, wt = (warp & 1) * 64, wn = (warp >> 1) * 32, tile_t, tile_n;
+  u32 lane = tid() & 31, warp = tid() >> 5, wt = (warp & 1) * 64, wn = (warp >> 1) * 64, tile_t, tile_n;
   tile_of(bid(), (a.tokens + 127) / 128, (a.rows + 127) / 128, tile_t, tile_n);
   u32 from = (u32)((u64)a.kb * bidy() / nbidy()), to = (u32)((u64)a.kb * (bidy() + 1) / nbidy());
   u32 span = to - from, half = (span + 1) / 2, steps = half * a.planes;
@@ -48,8 +48,8 @@ template <int W> DEV void gemm16(const Gemm& a, u8* smem) {
       const u8* xp = xs + plane * a.plane + (u64)kb * 8192;
       const u8* wp = ws + (u64)kb * 8192;
 #pragma unroll
-      for (u32 i = 0; i < 4; i++) {
-        u32 at = (i * 256 + tid()) * 16;
+      for (u32 i = 0; i < 8; i++) {
+        u32 at = (i * 128 + tid()) * 16;
         if (at < 8192 || kb + 1 < to) {
           copy16(s + at, xp + at);
           copy16(s + 16384 + at, wp + at);
@@ -58,11 +58,11 @@ template <int W> DEV void gemm16(const Gemm& a, u8* smem) {
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
-  float c[4][4][4];
+  float c[4][8][4]; // a warp has 64 x 64
 #pragma unroll
   for (int i = 0; i < 4; i++)
 #pragma unroll
-    for (int j = 0; j < 4; j++) c[i][j][0] = c[i][j][1] = c[i][j][2] = c[i][j][3] = 0;
+    for (int j = 0; j < 8; j++) c[i][j][0] = c[i][j][1] = c[i][j][2] = c[i][j][3] = 0;
   fetch(0);
   fetch(1);
   // Lane l of ldmatrix.x4 gives the address of row l%8 of matrix l/8.
@@ -76,21 +76,21 @@ template <int W> DEV void gemm16(const Gemm& a, u8* smem) {
     for (u32 k = 0; k < 4; k++) { // 16 columns each
       if (k >= 2 && from + (step % half) * 2 + 1 >= to) break;
       u32 block = s + (k >> 1) * 8192, chunk = (k & 1) * 2;
-      u32 x[4][4], w[2][4];
+      u32 x[4][4], w[4][4];
 #pragma unroll
       for (u32 i = 0; i < 4; i++) { // matrices: rows 0-7 and 8-15 of the first chunk, then of the second
         u32 row = wt + i * 16 + (m & 1) * 8 + r, ch = chunk + (m >> 1);
         matrix4(x[i], block + (row >> 3) * 512 + r * 64 + ((ch ^ ((r >> 1) & 3)) << 4));
       }
 #pragma unroll
-      for (u32 j = 0; j < 2; j++) { // matrices: both chunks of rows 0-7, then of rows 8-15
+      for (u32 j = 0; j < 4; j++) { // matrices: both chunks of rows 0-7, then of rows 8-15
         u32 row = wn + j * 16 + (m >> 1) * 8 + r, ch = chunk + (m & 1);
         matrix4(w[j], block + 16384 + (row >> 3) * 512 + r * 64 + ((ch ^ ((r >> 1) & 3)) << 4));
       }
 #pragma unroll
       for (u32 i = 0; i < 4; i++)
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) mma<W>(c[i][j], x[i][0], x[i][1], x[i][2], x[i][3], w[j >> 1][(j & 1) * 2], w[j >> 1][(j & 1) * 2 + 1]);
+        for (u32 j = 0; j < 8; j++) mma<W>(c[i][j], x[i][0], x[i][1], x[i][2], x[i][3], w[j >> 1][(j & 1) * 2], w[j >> 1][(j & 1) * 2 + 1]);
     }
   }
   u32 g = lane >> 2, t = lane & 3;
@@ -102,7 +102,7 @@ template <int W> DEV void gemm16(const Gemm& a, u8* smem) {
       if ((int)token >= a.tokens) continue;
       if (a.mode == SILU) {
 #pragma unroll
-        for (u32 j = 0; j < 4; j += 2) {
+        for (u32 j = 0; j < 8; j += 2) {
           u32 row = tile_n * 128 + wn + j * 8 + t * 2, k = (row >> 4) * 8 + t * 2;
           if ((int)row >= a.rows) continue;
           float g0 = c[i][j][h * 2], g1 = c[i][j][h * 2 + 1], u0 = c[i][j + 1][h * 2], u1 = c[i][j + 1][h * 2 + 1];
@@ -116,7 +116,7 @@ template <int W> DEV void gemm16(const Gemm& a, u8* smem) {
         continue;
       }
 #pragma unroll
-      for (u32 j = 0; j < 4; j++) {
+      for (u32 j = 0; j < 8; j++) {
         u32 row = tile_n * 128 + wn + j * 8 + t * 2;
         float* p = a.out + bidy() * a.part_stride + (u64)token * a.ld + row;
 #pragma unroll
@@ -175,12 +175,12 @@ DEV void gemm32(const Gemm& a, float* smem) {
       }
     }
 }
-#define GEMM(name, threads, call, type)                                                                                                              \
-  KERNEL __launch_bounds__(256, threads) name(const u8* x, const u8* w, u64 plane, int planes, float* out, u64 part_stride, int mode, u8* act,      \
+#define GEMM(name, threads, call, type)                                                                                                             \
+  KERNEL __launch_bounds__(threads, 2) name(const u8* x, const u8* w, u64 plane, int planes, float* out, u64 part_stride, int mode, u8* act,      \
                                               u64 act_plane, int act_mode, int act_kb, const float* bias, int tokens, int rows, int ld, int kb) {     \
     extern __shared__ F4 dynamic[];                                                                                                                   \
     call(Gemm{x, w, plane, planes, out, part_stride, mode, Act{act, act_plane, act_mode}, act_kb, bias, tokens, rows, ld, kb}, (type*)dynamic);       \
   }
-GEMM(gemm_f32, 2, gemm32, float)
-GEMM(gemm_bf16, 2, gemm16<BF16>, u8)
-GEMM(gemm_f16, 2, gemm16<F16>, u8)
+GEMM(gemm_f32, 256, gemm32, float)
+GEMM(gemm_bf16, 128, gemm16<BF16>, u8)
+GEMM(gemm_f16, 128, gemm16<F16>, u8)

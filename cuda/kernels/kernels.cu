@@ -5,4 +5,5 @@
 #include "skinny.cu"
 #include "gemm.cu"
 #include "attention.cu"
+#include "prefill.cu"
 #include "sample.cu"

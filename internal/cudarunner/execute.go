@@ -80,7 +80,7 @@ func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 // compute queues a step up to the tokens of its first rows.
 func (r *Runner) compute(b *modelrunner.Batch, rows []wanted) (*step, error) {
 	n, context, blocks := len(b.Tokens), 0, 1
-	s := &step{tokens: n, decode: len(b.Seqs) == n, splits: 1}
+	s := &step{tokens: n, decode: len(b.Seqs) == n, splits: 1, tiles: tilesOf(b)}
 	for _, q := range b.Seqs {
 		context, blocks = max(context, q.Context), max(blocks, len(q.Blocks))
 	}

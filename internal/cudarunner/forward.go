@@ -1,7 +1,9 @@
 package cudarunner
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
 	"github.com/enginetest/enginetest/cuda"
 )
@@ -21,6 +23,7 @@ type step struct {
 	tokens   int
 	decode   bool // every row is a sequence of its own
 	splits   int  // of attention
+	tiles    int  // of prefill: parts of sequences
 	maxTable int  // blocks in a row of the block tables
 	pending  int  // parts in work.y that the next norm adds to the residual stream
 	bias     int64
@@ -191,12 +194,12 @@ func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.Device
 		return parts, r.run(name+"_"+r.weight.String(), cuda.Dim{X: (m.rows + 16*r.kernels.rowWarps - 1) / (16 * r.kernels.rowWarps), Y: parts}, 256, 0, r.at(m.at), w.ptr(x.at), x.plane,
 			out, stride, what, w.ptr(act.at), act.plane, act.mode, act.kb, r.at(bias), tokens, m.rows, ld, m.kb(), r.kernels.rowWarps)
 	}
-	tile, shared := 128, 3*32<<10
+	tile, threads, shared := 128, 128, 3*32<<10
 	if r.weight == f32 {
-		tile, shared = 64, 2*16*65*4
+		tile, threads, shared = 64, 256, 2*16*65*4
 	}
 	blocks := (tokens + tile - 1) / tile * ((m.rows + tile - 1) / tile)
-	return parts, r.run("gemm_"+r.weight.String(), cuda.Dim{X: blocks, Y: parts}, 256, shared, w.ptr(x.at), r.at(m.at), x.plane, planes, out, stride, what,
+	return parts, r.run("gemm_"+r.weight.String(), cuda.Dim{X: blocks, Y: parts}, threads, shared, w.ptr(x.at), r.at(m.at), x.plane, planes, out, stride, what,
 		w.ptr(act.at), act.plane, act.mode, act.kb, r.at(bias), tokens, m.rows, ld, m.kb())
 }
 
@@ -219,6 +222,11 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 			return err
 		}
 	}
+	if !s.decode && r.tiled() {
+		d := r.HeadDim
+		return r.run(fmt.Sprintf("prefill_%d", d), cuda.Dim{X: s.tiles, Y: r.NumHeads}, 128, 4*tileRows*(2*d+16), append(heads, s.in.seqs, s.in.tables, s.maxTable,
+			r.LayerWindow(i), float32(1/math.Sqrt(float64(d))), s.in.tiles, w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb)...)
+	}
 	lanes := "2"
 	for _, n := range []int{4, 8, 16, 32} {
 		if r.headPad > 8*n/2 {
@@ -235,6 +243,14 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 	args := append(heads, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i), float32(1/math.Sqrt(float64(r.HeadDim))), fused,
 		w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb, w.ptr(w.partial), w.ptr(w.done), r.at(l.o.at), r.ahead(s))
 	return r.run("attend_"+kv+"_"+lanes+"_"+name, cuda.Dim{X: s.tokens, Y: r.NumKVHeads * groups, Z: s.splits}, 32*warps, shared, args...)
+}
+
+// tileRows is how many rows of a sequence a block of the prefill kernels takes.
+const tileRows = 64
+
+// tiled says whether there is a prefill kernel for this model.
+func (r *Runner) tiled() bool {
+	return !r.kvF32 && r.HeadDim == r.headPad && slices.Contains([]int{64, 80, 96, 128}, r.HeadDim)
 }
 
 // ahead is how many bytes of the weights behind those of the o projection are fetched into L2 while attention, which leaves memory idle, runs.

@@ -307,6 +307,40 @@ func TestAgainstCPU(t *testing.T) {
 	}
 }
 
+// TestFast: the way that large models are computed, rounded activations and a float16 KV cache. The tolerance is what the type's rounding of activations does to
+// logits of about 10: 8 bits of mantissa in bf16, 11 in f16.
+func TestFast(t *testing.T) {
+	gpu(t)
+	for _, s := range []shape{
+		{"head size 64", fixtures.Spec{Hidden: 128, Heads: 4, KVHeads: 2, HeadDim: 64, DType: fixtures.F16}, 0.06},
+		{"head size 64, a window of 70", fixtures.Spec{Architecture: fixtures.Mistral, SlidingWindow: 70, Hidden: 128, Heads: 4, HeadDim: 64, DType: fixtures.F16}, 0.06},
+		{"head size 80, 5 query heads a KV head", fixtures.Spec{Hidden: 100, Heads: 10, KVHeads: 2, HeadDim: 80, Intermediate: 140, DType: fixtures.F16}, 0.06},
+		{"head size 96, biases", fixtures.Spec{Hidden: 136, Heads: 7, KVHeads: 7, HeadDim: 96, Intermediate: 200, Bias: true, DType: fixtures.F16}, 0.06},
+		{"head size 128", fixtures.Spec{Hidden: 256, Heads: 8, KVHeads: 1, HeadDim: 128, DType: fixtures.F16}, 0.06},
+		{"Qwen3, head size 128", fixtures.Spec{Architecture: fixtures.Qwen3, Hidden: 160, Heads: 2, KVHeads: 2, HeadDim: 128, DType: fixtures.F16}, 0.06},
+		{"head size 18: no prefill kernel", fixtures.Spec{Hidden: 72, Heads: 4, KVHeads: 2, HeadDim: 18, Intermediate: 90, DType: fixtures.F16}, 0.06},
+		{"bf16", fixtures.Spec{Hidden: 128, Heads: 4, KVHeads: 2, HeadDim: 64}, 0.4},
+	} {
+		t.Run(s.why, func(t *testing.T) {
+			dir := fixtures.Checkpoint(t, s.Spec)
+			const blocks = 128
+			c := openCPU(t, dir, modelrunner.Options{}, blocks)
+			g := openGPU(t, dir, Options{Fast: true}, blocks)
+			for _, chunk := range []int{1000, 1, 7, 50} {
+				d := newDriver(t, 16, blocks, 2048)
+				for i, p := range prompts(g.VocabSize, 1, 5, 40, 130, 200, 64) {
+					if q := d.add(p, 6, sample.Params{Logprobs: g.VocabSize}); i == 3 {
+						q.promptLogprobs = g.VocabSize
+					}
+				}
+				worst := d.compare(c, g, chunk)
+				t.Logf("chunks of %d: largest difference %.2g", chunk, worst)
+				require.Less(t, worst, s.tolerance)
+			}
+		})
+	}
+}
+
 // TestBatchSizes decodes every size of batch, empty rows of graphs included; each sequence gets what it gets alone.
 func TestBatchSizes(t *testing.T) {
 	const blocks = 600

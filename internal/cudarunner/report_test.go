@@ -350,7 +350,7 @@ func (m *measurement) prefill() {
 	b := batchOf(32, 0, 512)
 	var s *step
 	must(r.worker.Do(func() (err error) {
-		s = &step{tokens: 16384, splits: 1, maxTable: 32}
+		s = &step{tokens: 16384, splits: 1, maxTable: 32, tiles: tilesOf(b)}
 		s.in, err = r.upload(b, nil, 16384, 32, 32)
 		return err
 	}))

@@ -33,6 +33,7 @@ type Options struct {
 	Ledger              *ledger.Ledger // nil is a new one, without stacks
 	Stacks              bool
 	Hooks               modelrunner.Hooks
+	Fast                bool // compute small models as large ones are: rounded activations, a float16 KV cache
 	NoGraphs            bool // launch every kernel of a decode step by itself
 	PTX                 bool // let the driver compile the kernels, also where there is machine code
 }
@@ -98,7 +99,7 @@ func New(ckpt *checkpoint.Checkpoint, o Options) (_ *Runner, err error) {
 		return nil, err
 	}
 	var b *binder
-	if r.model, b, err = bind(ckpt); err != nil {
+	if r.model, b, err = bind(ckpt, o.Fast); err != nil {
 		return nil, err
 	}
 	if r.worker, err = cuda.NewWorker(o.Device, cuda.Config{Ledger: o.Ledger, Stacks: o.Stacks}); err != nil {

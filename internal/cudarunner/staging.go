@@ -53,7 +53,7 @@ func (g *staging) free() error {
 
 // addresses are where a step's inputs lie on the device.
 type addresses struct {
-	draws, tokens, positions, slots, seqs, rows, tables cuda.DevicePtr
+	draws, tokens, positions, slots, seqs, rows, tiles, tables cuda.DevicePtr
 }
 
 // drawWords is the size of a Draw of the kernels: seed (2 words), temperature, position.
@@ -61,12 +61,12 @@ const drawWords = 4
 
 // inputs is a step's input as the kernels want it, in host memory.
 type inputs struct {
-	draws, tokens, positions, slots, seqs, rows, tables []int32
-	words                                               int
+	draws, tokens, positions, slots, seqs, rows, tiles, tables []int32
+	words                                                      int
 }
 
 // place divides memory into a step's inputs and gives their addresses; with no memory it only counts.
-func place(memory []int32, base cuda.DevicePtr, tokens, rows, seqs, maxTable int) (in inputs, at addresses) {
+func place(memory []int32, base cuda.DevicePtr, tokens, rows, seqs, tiles, maxTable int) (in inputs, at addresses) {
 	for _, f := range []struct {
 		to   *[]int32
 		addr *cuda.DevicePtr
@@ -78,6 +78,7 @@ func place(memory []int32, base cuda.DevicePtr, tokens, rows, seqs, maxTable int
 		{&in.slots, &at.slots, tokens},
 		{&in.seqs, &at.seqs, tokens},
 		{&in.rows, &at.rows, rows},
+		{&in.tiles, &at.tiles, 2 * tiles},
 		{&in.tables, &at.tables, seqs * maxTable},
 	} {
 		if memory != nil {
@@ -91,7 +92,8 @@ func place(memory []int32, base cuda.DevicePtr, tokens, rows, seqs, maxTable int
 
 // upload writes a batch's inputs for a step of (at least) its size and queues their way to the device. Rows beyond the batch's are empty: position -1.
 func (r *Runner) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTable int) (addresses, error) {
-	counted, _ := place(nil, 0, tokens, max(len(rows), tokens), seqs, maxTable)
+	tiles := tilesOf(b)
+	counted, _ := place(nil, 0, tokens, max(len(rows), tokens), seqs, tiles, maxTable)
 	bytes := 4 * int64(counted.words)
 	if bytes > r.in.device.Size() {
 		if err := r.grow(bytes); err != nil {
@@ -99,7 +101,7 @@ func (r *Runner) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTa
 		}
 	}
 	memory := unsafe.Slice((*int32)(unsafe.Pointer(&r.in.host.Bytes()[0])), counted.words)
-	in, at := place(memory, r.in.device.Ptr(), tokens, max(len(rows), tokens), seqs, maxTable)
+	in, at := place(memory, r.in.device.Ptr(), tokens, max(len(rows), tokens), seqs, tiles, maxTable)
 	n := copy(in.tokens, b.Tokens)
 	copy(in.positions, b.Positions)
 	copy(in.slots, b.Slots)
@@ -112,6 +114,13 @@ func (r *Runner) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTa
 		}
 		copy(in.tables[i*maxTable:(i+1)*maxTable], s.Blocks)
 	}
+	tile := in.tiles
+	for _, s := range b.Seqs {
+		for at := 0; at < s.Len && len(tile) > 0; at += tileRows {
+			tile[0], tile[1] = int32(s.Start+at), int32(min(tileRows, s.Len-at))
+			tile = tile[2:]
+		}
+	}
 	clear(in.draws)
 	for i, w := range rows {
 		in.rows[i] = int32(w.row)
@@ -120,6 +129,18 @@ func (r *Runner) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTa
 		}
 	}
 	return at, r.in.device.CopyFromAsync(0, r.in.host, 0, bytes, r.stream)
+}
+
+// tilesOf is how many tiles a batch's sequences have; none when each has one row. Then the layout does not depend on the batch, as graphs want it.
+func tilesOf(b *modelrunner.Batch) int {
+	if len(b.Seqs) == len(b.Tokens) {
+		return 0
+	}
+	n := 0
+	for _, s := range b.Seqs {
+		n += (s.Len + tileRows - 1) / tileRows
+	}
+	return n
 }
 
 // grow makes the staging memory larger. Graphs hold its address: they go.

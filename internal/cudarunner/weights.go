@@ -95,7 +95,7 @@ type vector struct {
 }
 
 // bind finds and checks every tensor of the model.
-func bind(ckpt *checkpoint.Checkpoint) (*model, *binder, error) {
+func bind(ckpt *checkpoint.Checkpoint, fast bool) (*model, *binder, error) {
 	c := ckpt.Config
 	m := &model{Config: c, layers: make([]layer, c.NumLayers), headPad: (c.HeadDim + 7) / 8 * 8}
 	b := &binder{from: ckpt, bytes: 256} // offset 0 means none
@@ -114,7 +114,7 @@ func bind(ckpt *checkpoint.Checkpoint) (*model, *binder, error) {
 		b.err = &checkpoint.Error{File: ckpt.Dir, Reason: "head_dim is too large for the CUDA device", Got: fmt.Sprint(c.HeadDim), Want: fmt.Sprintf("at most %d", maxHeadDim)}
 	}
 	m.weight = b.weight
-	m.precise = b.bytes < small
+	m.precise = b.bytes < small && !fast
 	m.kvF32 = m.weight == f32 || m.precise
 	return m, b, b.err
 }
