@@ -97,6 +97,9 @@ func (f *Fixture) watch(e Engine) {
 	if p, ok := e.(Forker); ok {
 		f.processes = processes(p.PIDs())
 	}
+	if h, ok := e.(Holder); ok {
+		f.gpu.own(f.opts.name, h.Holdings())
+	}
 }
 
 // Engine is the engine, for what has no method here; nil once the fixture is closed. Do not keep it: the teardown proves that nobody does.
@@ -139,7 +142,7 @@ var live struct {
 	flags map[*bool]struct{}
 }
 
-// enterLive registers a fixture; alone tells whether no other was alive at any time since.
+// enterLive registers a fixture. leave, which may be called again, tells whether no other was alive at any time in between.
 func enterLive() (leave func() (alone bool)) {
 	live.Lock()
 	defer live.Unlock()

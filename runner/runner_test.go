@@ -306,6 +306,36 @@ func TestDeviceMemory(t *testing.T) {
 	}
 }
 
+// What a fixture holds that lives longer is added to the bound of one that ends.
+func TestDeviceMemoryOfOtherFixtures(t *testing.T) {
+	device := &gpu{}
+	opts := []runner.Option{runner.TeardownTimeout(2 * time.Second), runner.DeviceSource(device)}
+	openOnGPU := func(ctx context.Context) (*toy, error) {
+		e, err := openToy(ctx)
+		e.ledger.Add(ledger.Holding{Owner: "kv_cache", Kind: "plain", Device: "GPU-1", Bytes: 20 << 30})
+		return e, err
+	}
+	var long *runner.Fixture
+	failures := run(func(ft *fakeTB) {
+		runner.Start(ft, openToy, opts...)
+		var err error
+		long, err = runner.Open(t.Context(), openOnGPU, opts...)
+		require.NoError(t, err)
+		device.used = 20<<30 + 527<<20 // its memory, and the context
+	})
+	assert.Empty(t, failures, "what long owns is not this fixture's")
+	failures = run(func(ft *fakeTB) {
+		runner.Start(ft, openToy, opts...)
+		device.used += 9 << 30
+	})
+	require.Len(t, failures, 1, "what nobody owns is")
+	assert.Contains(t, failures[0], "device memory")
+	device.used = 0
+	report := long.Close(t.Context())
+	assert.ErrorContains(t, report.Err(), "kv_cache", "the planted buffer")
+	assert.NoError(t, report.Steps[5].Err)
+}
+
 func TestParallelFixturesAreToldApart(t *testing.T) {
 	var wg sync.WaitGroup
 	results := make([][]string, 4)

@@ -20,7 +20,7 @@ const story = "The lighthouse"
 
 func start(t *testing.T) *runner.Runner {
 	t.Helper()
-	return runner.New(t, runner.Config{Model: fixtures.Bundled()})
+	return runner.New(t, runner.Config{Model: fixtures.Bundled(), KVCacheBytes: 64 << 20}) // many at a time fit on one GPU
 }
 
 func TestModelKnowsItsFacts(t *testing.T) {
