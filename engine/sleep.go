@@ -130,10 +130,13 @@ func (c *core) fallAsleep(ctx context.Context, level int) error {
 	}
 	s := c.runner.(modelrunner.Sleeper)
 	held := c.ledger.Bytes()
-	err := s.Sleep(level == 1 && c.counts.SleepLevel <= 1)
-	c.counts.SleepLevel = max(c.counts.SleepLevel, level)
+	if c.counts.WeightsAsleep { // what is not there cannot be kept
+		level = max(level, c.counts.SleepLevel)
+	}
+	err := s.Sleep(level == 1)
+	c.counts.SleepLevel = level
 	c.counts.WeightsAsleep, c.counts.KVCacheAsleep = true, true
-	c.log.Debug("engine asleep", "level", c.counts.SleepLevel, "ended", len(live), "held_before", ledger.FormatBytes(held),
+	c.log.Debug("engine asleep", "level", level, "ended", len(live), "held_before", ledger.FormatBytes(held),
 		"holds", ledger.FormatBytes(c.ledger.Bytes()))
 	if err != nil {
 		return fmt.Errorf("engine: asleep, but not all memory was given back: %w", err)

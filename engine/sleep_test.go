@@ -123,6 +123,12 @@ func TestSleepDeeper(t *testing.T) {
 	assert.Empty(t, e.Holdings())
 	require.NoError(t, e.Sleep(t.Context(), 1))
 	assert.Equal(t, 2, e.Stats().SleepLevel)
+
+	require.NoError(t, e.Wake(t.Context(), TagWeights))
+	require.NoError(t, e.Sleep(t.Context(), 1), "now there are weights to keep")
+	assert.Equal(t, 1, e.Stats().SleepLevel)
+	_, host := onDevice(e.Holdings())
+	assert.Positive(t, host)
 	require.NoError(t, e.Wake(t.Context()))
 	g.check(t, e)
 }
@@ -337,4 +343,42 @@ func TestSleepUnderLoad(t *testing.T) {
 	g.check(t, e)
 	t.Log("answered ", answered, ", refused ", refused)
 	quietTransfers(t, e)
+}
+
+// A Sleep that was queued while the engine still slept, before a Wake took effect: the engine ends asleep, and a request that slipped in between
+// is refused.
+func TestSleepQueuedBeforeWake(t *testing.T) {
+	e := openTiny(t, Config{})
+	c := e.b.(*core)
+	require.NoError(t, e.Sleep(t.Context(), 1))
+	queue := func() int { c.mu.Lock(); defer c.mu.Unlock(); return len(c.posted) }
+	post := func(f func()) { c.mu.Lock(); defer c.mu.Unlock(); c.post(f) }
+	results := make(chan error, 3)
+	queued := func(n int, call func() error) { // call, and wait until so many are queued
+		go func() { results <- call() }()
+		assert.Eventually(t, func() bool { return queue() == n }, 5*time.Second, time.Millisecond)
+	}
+	in, gate := make(chan struct{}), make(chan struct{})
+	post(func() { close(in); <-gate }) // the loop takes what is queued meanwhile as one
+	<-in
+	post(func() { queued(1, func() error { return e.Sleep(t.Context(), 2) }) })
+	queued(2, func() error { return e.Wake(t.Context()) })
+	post(func() { // awake, with the second Sleep in the queue
+		assert.Equal(t, Running, e.State())
+		queued(2, func() error {
+			_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(3, 0)})
+			if assert.ErrorIs(t, err, ErrSleeping) {
+				return nil
+			}
+			return err
+		})
+	})
+	close(gate)
+	for range 3 {
+		assert.NoError(t, <-results)
+	}
+	assert.Equal(t, Sleeping, e.State())
+	assert.Equal(t, 2, e.Stats().SleepLevel)
+	require.NoError(t, e.Wake(t.Context()))
+	loadGolden(t).check(t, e)
 }

@@ -58,7 +58,7 @@ type Stats struct {
 	Stored, Loaded   int // blocks
 	Lost             int // stores that failed or were given up
 	Failed           int // loads that gave less than they were to give
-	Pending          int // transfers under way or queued now
+	Pending          int // transfers queued, under way, or not settled yet
 }
 
 // errGivenUp is what a transfer gets that is no longer wanted.

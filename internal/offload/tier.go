@@ -378,7 +378,7 @@ func (t *Tier) Stats() Stats {
 	s := t.stats
 	s.Blocks, s.Capacity = t.conn.Usage()
 	t.mu.Lock()
-	s.Pending = len(t.queue) + len(t.active)
+	s.Pending = len(t.queue) + len(t.active) + len(t.settled)
 	t.mu.Unlock()
 	return s
 }

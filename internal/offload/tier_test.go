@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// faulty is a connector whose transfers can fail, hang or take their time.
+// faulty is a connector whose transfers can fail, hang or take their time, and go on all the same.
 type faulty struct {
 	Connector
 	store, load func(ctx context.Context) error // before the transfer; nil: goes well
@@ -24,7 +24,7 @@ func (f *faulty) Store(ctx context.Context, k Key, read func([]byte) error) erro
 			return err
 		}
 	}
-	return f.Connector.Store(ctx, k, read)
+	return f.Connector.Store(context.WithoutCancel(ctx), k, read)
 }
 
 func (f *faulty) Load(ctx context.Context, k Key, write func([]byte) error) error {
@@ -33,7 +33,7 @@ func (f *faulty) Load(ctx context.Context, k Key, write func([]byte) error) erro
 			return err
 		}
 	}
-	return f.Connector.Load(ctx, k, write)
+	return f.Connector.Load(context.WithoutCancel(ctx), k, write)
 }
 
 // device is blocks of memory, one byte value each.

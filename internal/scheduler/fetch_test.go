@@ -20,6 +20,7 @@ type flaky struct {
 	offload.Connector
 	fail    float64
 	corrupt bool
+	hang    bool // a store, until it is given up
 }
 
 var errFlaky = errors.New("flaky")
@@ -27,6 +28,9 @@ var errFlaky = errors.New("flaky")
 func (f *flaky) Store(ctx context.Context, k offload.Key, read func([]byte) error) error {
 	if rand.Float64() < f.fail {
 		return errFlaky
+	}
+	if f.hang {
+		<-ctx.Done()
 	}
 	return f.Connector.Store(ctx, k, read)
 }
@@ -115,6 +119,61 @@ func TestFetchFails(t *testing.T) {
 	assert.Zero(t, again.CachedTokens)
 	assert.Equal(t, []int{17, 1, 1, 1}, r.steps)
 	assert.Equal(t, 1, tier.Stats().Failed)
+	require.NoError(t, tier.Close(t.Context()))
+}
+
+// A sequence that lost its blocks asks again.
+func TestFetchAgainAfterAPreemption(t *testing.T) {
+	r := newRig(t, Config{8, 64, true}, 8, 4, true)
+	tier, _ := withTier(t, r, 100)
+	require.NoError(t, r.Add(seq(ids(17, 0), 1)))
+	drainTier(t, r, tier)
+	require.NoError(t, r.cache.Reset())
+	q := seq(ids(17, 0), 4)
+	require.NoError(t, r.Add(q))
+	for r.Running() == 0 {
+		r.step(t)
+	}
+	r.preempt(q)
+	require.NoError(t, r.cache.Reset())
+	drainTier(t, r, tier)
+	assert.Equal(t, 8, tier.Stats().Loaded, "four blocks, twice")
+	assert.Equal(t, want(r, ids(17, 0), 4), q.Tokens)
+	require.NoError(t, tier.Close(t.Context()))
+}
+
+// A running sequence needs the blocks that copies hold: the copies are given up, and nobody is preempted.
+func TestCopiesYield(t *testing.T) {
+	r := newRig(t, Config{8, 64, true}, 8, 4, true)
+	tier, f := withTier(t, r, 100)
+	f.hang = true
+	require.NoError(t, r.Add(seq(ids(16, 0), 1)))
+	require.True(t, r.step(t))
+	require.Equal(t, 4, r.cache.Stats().Used, "the copies hold them")
+	q := seq(ids(9, 30), 20)
+	require.NoError(t, r.Add(q))
+	for r.step(t) {
+	}
+	assert.Equal(t, want(r, ids(9, 30), 20), q.Tokens)
+	assert.Zero(t, r.Preemptions())
+	assert.Positive(t, tier.Stats().Lost)
+	require.NoError(t, tier.Close(t.Context()))
+}
+
+// A hit on the device keeps a block in host memory, too.
+func TestDeviceHitIsAUse(t *testing.T) {
+	r := newRig(t, Config{8, 64, true}, 16, 4, true)
+	tier, _ := withTier(t, r, 6)
+	ask := func(n, first int) {
+		require.NoError(t, r.Add(seq(ids(n, first), 1)))
+		drainTier(t, r, tier)
+	}
+	ask(17, 0) // four blocks
+	ask(9, 30) // two: host memory is full
+	ask(17, 0) // a hit on the device
+	ask(9, 50) // two more take the place of the least recently used
+	keys, _ := r.cache.Keys(&seq(nil, 0).table, ids(17, 0))
+	assert.Equal(t, 4, tier.Match(keys))
 	require.NoError(t, tier.Close(t.Context()))
 }
 
