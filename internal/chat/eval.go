@@ -250,7 +250,7 @@ func (r *run) arithmetic(op string, a, b any) any {
 	ai, af, aInt, aNum := number(a)
 	bi, bf, bInt, bNum := number(b)
 	if aNum && bNum {
-		if aInt && bInt && op != "/" && !(op == "**" && bi < 0) {
+		if aInt && bInt && op != "/" && (op != "**" || bi >= 0) {
 			return r.integers(op, ai, bi)
 		}
 		return r.floats(op, af, bf)

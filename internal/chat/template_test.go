@@ -88,7 +88,7 @@ func TestRefusals(t *testing.T) {
 				_, err = tmpl.Render(vars, nil)
 			}
 			var e *Error
-			require.True(t, errors.As(err, &e), "%v", err)
+			require.ErrorAs(t, err, &e)
 			assert.Contains(t, err.Error(), c.want)
 			assert.Equal(t, c.kind, e.Kind)
 			assert.Less(t, time.Since(start), 20*time.Second)

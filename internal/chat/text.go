@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/text/cases"
 	"golang.org/x/text/language"
@@ -122,40 +123,41 @@ func split(r *run, s string, sep, count any, fromEnd bool) any {
 }
 
 func splitSpace(s string, most int, fromEnd bool) (parts []string) {
-	for {
-		if fromEnd {
-			s = strings.TrimRightFunc(s, isSpace)
-		} else {
-			s = strings.TrimLeftFunc(s, isSpace)
-		}
-		if s == "" {
-			break
-		}
-		var part string
-		switch i := 0; {
-		case most == 0:
-			part, s = s, ""
-		case fromEnd:
-			i = strings.LastIndexFunc(s, isSpace)
-			if i < 0 {
-				part, s = s, ""
-				break
-			}
-			rest := []rune(s[i:])
-			part, s = string(rest[1:]), s[:i]
-		default:
-			if i = strings.IndexFunc(s, isSpace); i < 0 {
-				i = len(s)
-			}
-			part, s = s[:i], s[i:]
+	trim, next := strings.TrimLeftFunc, nextSpace
+	if fromEnd {
+		trim, next = strings.TrimRightFunc, lastSpace
+	}
+	for s = trim(s, isSpace); s != ""; s = trim(s, isSpace) {
+		part, rest := s, ""
+		if most > 0 {
+			part, rest = next(s)
 		}
 		parts = append(parts, part)
+		s = rest
 		most--
 	}
 	if fromEnd {
 		slices.Reverse(parts)
 	}
 	return parts
+}
+
+// nextSpace cuts a text before its first white space.
+func nextSpace(s string) (word, rest string) {
+	if i := strings.IndexFunc(s, isSpace); i >= 0 {
+		return s[:i], s[i:]
+	}
+	return s, ""
+}
+
+// lastSpace cuts a text behind its last white space.
+func lastSpace(s string) (word, rest string) {
+	i := strings.LastIndexFunc(s, isSpace)
+	if i < 0 {
+		return s, ""
+	}
+	_, n := utf8.DecodeRuneInString(s[i:])
+	return s[i+n:], s[:i]
 }
 
 // splitLines is str.splitlines.
@@ -167,7 +169,7 @@ func splitLines(s string, keep bool) (lines []string) {
 		if i < 0 {
 			return append(lines, s)
 		}
-		n := len(string([]rune(s[i:min(len(s), i+4)])[0]))
+		_, n := utf8.DecodeRuneInString(s[i:])
 		if strings.HasPrefix(s[i:], "\r\n") {
 			n = 2
 		}

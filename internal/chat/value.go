@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"math"
 	"math/big"
 	"strconv"
@@ -359,10 +360,13 @@ func (r *run) compare(op string, a, b any) int {
 	r.defined(b)
 	if ai, af, aInt, ok := number(a); ok {
 		if bi, bf, bInt, ok := number(b); ok {
+			if aInt && bInt {
+				return cmp.Compare(ai, bi)
+			}
 			switch {
-			case aInt && bInt && ai < bi, !(aInt && bInt) && af < bf:
+			case af < bf:
 				return -1
-			case aInt && bInt && ai > bi, !(aInt && bInt) && af > bf:
+			case af > bf:
 				return 1
 			case math.IsNaN(af) || math.IsNaN(bf):
 				return 2

@@ -92,6 +92,9 @@ func (q *chatRequest) render(templates *chat.Templates) (string, error) {
 		if err := joinParts(i, message); err != nil {
 			return "", err
 		}
+		if err := parseArguments(i, message); err != nil {
+			return "", err
+		}
 		c.Messages = append(c.Messages, message)
 	}
 	if q.TemplateArguments != nil {
@@ -140,6 +143,31 @@ func joinParts(i int, message *chat.Dict) error {
 		return nil
 	}
 	return invalid("messages", "invalid_type", "message %d: content is neither a text nor a list of parts", i)
+}
+
+// parseArguments turns the arguments of earlier tool calls, which the API has as a text, into the object that templates print, as vLLM does.
+func parseArguments(i int, message *chat.Dict) error {
+	v, _ := message.Get("tool_calls")
+	calls, _ := v.([]any)
+	for k, v := range calls {
+		call, _ := v.(*chat.Dict)
+		v, _ := call.Get("function")
+		f, _ := v.(*chat.Dict)
+		v, _ = f.Get("arguments")
+		text, ok := v.(string)
+		if !ok {
+			continue
+		}
+		if text == "" {
+			text = "{}"
+		}
+		arguments, err := chat.DecodeJSON([]byte(text))
+		if err != nil {
+			return invalid("messages", "invalid_json", "message %d: the arguments of tool call %d: %v", i, k, jsonError(err))
+		}
+		f.Set("arguments", arguments)
+	}
+	return nil
 }
 
 // chatChoice is one entry of "choices".

@@ -121,7 +121,11 @@ func (s *Server) ready() (*model, error) {
 	case engine.Running:
 		return m, nil
 	case engine.Failed:
-		return nil, unavailable("engine_dead", m.engine.Err().Error())
+		cause := engine.ErrEngineDead
+		if err := m.engine.Err(); err != nil { // it is there a moment after the state is
+			cause = err
+		}
+		return nil, unavailable("engine_dead", cause.Error())
 	default:
 		return nil, unavailable("not_running", "the engine is "+state.String())
 	}
@@ -202,7 +206,7 @@ func (e *apiError) write(w http.ResponseWriter) {
 	_ = writeJSON(w, e.status, e.body())
 }
 
-func invalid(param, code, format string, args ...any) error {
+func invalid(param, code, format string, args ...any) *apiError {
 	message := fmt.Sprintf(format, args...)
 	if param != "" {
 		message = param + ": " + message
@@ -210,7 +214,7 @@ func invalid(param, code, format string, args ...any) error {
 	return &apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: param, code: code, message: message}
 }
 
-func unavailable(code, message string) error {
+func unavailable(code, message string) *apiError {
 	return &apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: code, message: message}
 }
 
@@ -230,19 +234,19 @@ func asAPIError(err error) *apiError {
 		}
 	case errors.As(err, &param):
 		name := fieldName(param.Field)
-		return invalid(name, "invalid_value", "is %v, must be %s", param.Value, param.Bound).(*apiError)
+		return invalid(name, "invalid_value", "is %v, must be %s", param.Value, param.Bound)
 	case errors.Is(err, engine.ErrPromptTooBig):
-		return invalid("", "context_length_exceeded", "%v", err).(*apiError)
+		return invalid("", "context_length_exceeded", "%v", err)
 	case errors.Is(err, engine.ErrNoTokenizer):
-		return invalid("", "no_tokenizer", "%v", err).(*apiError)
+		return invalid("", "no_tokenizer", "%v", err)
 	case errors.Is(err, chat.ErrNoTemplate):
-		return invalid("", "no_chat_template", "%v", err).(*apiError)
+		return invalid("", "no_chat_template", "%v", err)
 	case errors.As(err, &tmpl) && tmpl.Kind == chat.Unsupported:
 		return &apiError{status: http.StatusNotImplemented, kind: "not_implemented", code: "unsupported_chat_template", message: err.Error()}
 	case errors.As(err, &tmpl):
-		return invalid("messages", "chat_template", "%v", err).(*apiError)
+		return invalid("messages", "chat_template", "%v", err)
 	case errors.Is(err, engine.ErrStopped), errors.Is(err, engine.ErrDraining), errors.Is(err, engine.ErrSleeping):
-		return unavailable("draining", err.Error()).(*apiError)
+		return unavailable("draining", err.Error())
 	}
 	code := "internal_error"
 	if errors.Is(err, engine.ErrEngineDead) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/internal/chat"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -191,7 +192,7 @@ func TestChat(t *testing.T) {
 		assert.Equal(t, get(lp, "token"), get(lp, "top_logprobs", 0, "token"), "greedy takes the likeliest")
 		assert.Equal(t, get(lp, "logprob"), get(lp, "top_logprobs", 0, "logprob"))
 		assert.Len(t, get(lp, "top_logprobs"), 2)
-		assert.Equal(t, 32.0, get(lp, "bytes", 0), "a space")
+		assert.Equal(t, []any{32.0}, get(lp, "bytes").([]any)[:1], "a space")
 
 		list, done := events(t, url+"/v1/chat/completions", ask+`, "stream": true}`)
 		require.True(t, done)
@@ -215,8 +216,10 @@ func TestSeedAndStop(t *testing.T) {
 		require.NotEmpty(t, s, v)
 		return s
 	}
-	assert.Equal(t, ask(`, "seed": 3, "temperature": 1.5`), ask(`, "seed": 3, "temperature": 1.5`))
-	assert.NotEqual(t, ask(`, "seed": 3, "temperature": 1.5`), ask(`, "seed": 4, "temperature": 1.5`))
+	first := ask(`, "seed": 3, "temperature": 1.5`)
+	again := ask(`, "seed": 3, "temperature": 1.5`)
+	assert.Equal(t, first, again)
+	assert.NotEqual(t, first, ask(`, "seed": 4, "temperature": 1.5`))
 	whole := ask(`, "temperature": 0`)
 	before, _, found := strings.Cut(whole, "a")
 	require.True(t, found)
@@ -319,6 +322,34 @@ func TestWithoutTemplateOrTokenizer(t *testing.T) {
 	assert.Len(t, get(v, "choices", 0, "token_ids"), 4)
 }
 
+// TestMessagesReachTheTemplate: keys in order, parts joined, arguments of tool calls as objects, variables of the request.
+func TestMessagesReachTheTemplate(t *testing.T) {
+	templates, err := chat.Load(templateFolder(t, "{{ messages | tojson }}{{ thinking }}{{ add_generation_prompt }}"))
+	require.NoError(t, err)
+	for in, want := range map[string]string{
+		`{"messages": [{"role": "user", "content": "a", "name": "b"}]}`:                                                                                                    `[{"role": "user", "content": "a", "name": "b"}]True`,
+		`{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], "add_generation_prompt": false}`:                      `[{"role": "user", "content": "a\nb"}]False`,
+		`{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\"z\": 1, \"a\": 2}"}}]}], "chat_template_kwargs": {"thinking": 1}}`: `[{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"z": 1, "a": 2}}}]}]1True`,
+		`{"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}]}`:                                                                          "messages: message 0: the arguments of tool call 0: it ends too early",
+		`{"messages": [{"role": "assistant", "tool_calls": [1, {}, {"function": 2}]}]}`:                                                                                    `[{"role": "assistant", "tool_calls": [1, {}, {"function": 2}]}]True`,
+	} {
+		var q chatRequest
+		require.NoError(t, readRequest(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(in)), &q), in)
+		got, err := q.render(templates)
+		if err != nil {
+			got = err.Error()
+		}
+		assert.Equal(t, want, got)
+	}
+}
+
+func templateFolder(t *testing.T, source string) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(source), 0o600))
+	return dir
+}
+
 // TestTemplateThatCannot: a checkpoint whose template this server lacks serves completions, and chat says what is missing.
 func TestTemplateThatCannot(t *testing.T) {
 	dir := t.TempDir()
@@ -390,7 +421,7 @@ func TestDisconnectAborts(t *testing.T) {
 				resp.Body.Close()
 			}
 		}()
-		require.Eventually(t, func() bool { return e.Stats().OutputTokens > 4 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { st := e.Stats(); return st.OutputTokens > 4 && st.Running == 2 }, 10*time.Second, time.Millisecond)
 		cancel()
 		<-gone
 		require.Eventually(t, func() bool { st := e.Stats(); return st.Aborted == 2 && st.Running == 0 && st.KVBlocksUsed == 0 }, 10*time.Second, time.Millisecond)
@@ -413,6 +444,7 @@ func TestEngineFails(t *testing.T) {
 	assert.False(t, done, "a stream that failed has no [DONE]")
 	assert.Equal(t, "engine_dead", get(list[len(list)-1], "error", "code"))
 	assert.Contains(t, get(list[len(list)-1], "error", "message"), "as planned")
+	<-e.Done()
 	status, _, v := post(t, web.URL+"/v1/completions", `{"prompt": "a"}`)
 	assert.Equal(t, 503, status)
 	assert.Contains(t, get(v, "error", "message"), "as planned")
