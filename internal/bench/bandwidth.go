@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,8 +17,8 @@ const bandwidthBytes = 128 << 20
 // Bandwidth measures how many bytes a second some threads read from memory together.
 type Bandwidth struct {
 	pool   *cpu.Pool
-	memory [][]byte // one part a thread
-	w      cpu.Matrix
+	buffer *cpu.Buffer
+	w      cpu.Matrix // all of it
 	x, y   []float32
 }
 
@@ -28,12 +29,18 @@ func NewBandwidth(threads int) (*Bandwidth, error) {
 		return nil, err
 	}
 	const cols = 1 << 12
-	all := bytes.Repeat([]byte{1}, bandwidthBytes*pool.Threads()) // written, so that its pages are there
-	b := &Bandwidth{pool: pool, w: cpu.Matrix{Data: all, Type: cpu.F32, Rows: len(all) / 4 / cols, Cols: cols}}
-	b.x, b.y = make([]float32, cols), make([]float32, b.w.Rows)
-	for i := range pool.Threads() {
-		b.memory = append(b.memory, all[i*bandwidthBytes:(i+1)*bandwidthBytes])
+	buffer, err := cpu.NewAllocator(cpu.AllocatorConfig{}).Alloc("bandwidth", int64(bandwidthBytes*pool.Threads()))
+	if err != nil {
+		pool.Close()
+		return nil, err
 	}
+	buffer.PreferHugePages()
+	data := buffer.Bytes()
+	b := &Bandwidth{pool: pool, buffer: buffer, w: cpu.Matrix{Data: data, Type: cpu.F32, Rows: len(data) / 4 / cols, Cols: cols}}
+	for i := range b.w.Data {
+		b.w.Data[i] = 1 // so that its pages are there
+	}
+	b.x, b.y = make([]float32, cols), make([]float32, b.w.Rows)
 	return b, nil
 }
 
@@ -51,7 +58,7 @@ func (b *Bandwidth) Measure() float64 {
 
 func (b *Bandwidth) search() {
 	var wg sync.WaitGroup
-	for _, m := range b.memory {
+	for m := range slices.Chunk(b.w.Data, bandwidthBytes) { // one a thread
 		wg.Go(func() {
 			if bytes.IndexByte(m, 0) >= 0 {
 				panic("bench: a byte that was never written")
@@ -61,8 +68,11 @@ func (b *Bandwidth) search() {
 	wg.Wait()
 }
 
-// Close ends the threads.
-func (b *Bandwidth) Close() { b.pool.Close() }
+// Close ends the threads and gives the memory back.
+func (b *Bandwidth) Close() error {
+	b.pool.Close()
+	return b.buffer.Free()
+}
 
 // StepBytes is what one decoding step reads of a checkpoint: every tensor, but only a row of an embedding that is not the output layer too.
 func StepBytes(dir string) (int64, error) {

@@ -69,7 +69,7 @@ func (o Options) speeds(ctx context.Context, e *engine.Engine, r *Report, say fu
 		if memory, err = NewBandwidth(r.Threads); err != nil {
 			return err
 		}
-		defer memory.Close()
+		defer func() { err = errors.Join(err, memory.Close()) }()
 		if r.StepBytes, err = StepBytes(o.Config.Model); err != nil {
 			return err
 		}

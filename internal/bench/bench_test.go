@@ -122,8 +122,8 @@ func TestBandwidth(t *testing.T) {
 	}
 	b, err := NewBandwidth(1)
 	require.NoError(t, err)
-	defer b.Close()
 	v := b.Measure()
+	require.NoError(t, b.Close())
 	assert.Greater(t, v, 1e8, "bytes/s: slower than any machine")
 	assert.Less(t, v, 1e12, "bytes/s: faster than any memory")
 }

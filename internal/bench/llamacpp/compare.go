@@ -49,7 +49,7 @@ func compare(ctx context.Context, o options, say func(string)) (_ *report, err e
 		if m.memory[threads], err = bench.NewBandwidth(threads); err != nil {
 			return nil, err
 		}
-		defer m.memory[threads].Close()
+		defer func() { err = errors.Join(err, m.memory[threads].Close()) }()
 	}
 	say("loading both sides' models from disk")
 	if err := m.round(ctx, 0, o.threads[0]); err != nil {
