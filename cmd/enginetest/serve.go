@@ -157,7 +157,7 @@ func release(ctx context.Context, e *engine.Engine, stderr io.Writer) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	err := e.Shutdown(ctx)
-	fmt.Fprintln(stderr, e.ShutdownReport())
+	fmt.Fprint(stderr, e.ShutdownReport())
 	return err
 }
 
