@@ -19,6 +19,7 @@ var (
 		contexts map[contextKey]int
 	}
 	threads sync.Map // thread id -> worker's name
+	deaths  sync.Map // library -> *DeadProcessError: the first error of this process after which it gets no context
 )
 
 type contextKey struct {
@@ -49,7 +50,7 @@ func (w *Worker) current() error {
 	process.Lock()
 	defer process.Unlock()
 	if err := w.call(&w.d.fn.primaryRetain, w.result(0), uintptr(w.dev.handle)); err != nil {
-		return err
+		return w.d.whyNoContext(err)
 	}
 	w.ctx.Store(uintptr(w.out[0]))
 	if err := w.call(&w.d.fn.ctxSetCurrent, w.ctx.Load()); err != nil {
@@ -60,6 +61,26 @@ func (w *Worker) current() error {
 	}
 	process.contexts[w.key()]++
 	return nil
+}
+
+// rememberDeath keeps the first error that ends the process's use of CUDA: what is refused later names it.
+func (d *Driver) rememberDeath(worker string, err *Error) {
+	deaths.LoadOrStore(d.lib, &DeadProcessError{Worker: worker, First: err})
+}
+
+// whyNoContext explains the driver's refusal of a context.
+func (d *Driver) whyNoContext(refusal error) error {
+	now, ok := errAs[*Error](refusal)
+	if !ok || !now.Code.endsProcess() {
+		return refusal
+	}
+	e := DeadProcessError{Err: now}
+	if v, seen := deaths.Load(d.lib); seen {
+		if first := v.(*DeadProcessError); first.First.Code == now.Code {
+			e.Worker, e.First = first.Worker, first.First
+		}
+	}
+	return &e
 }
 
 func (w *Worker) key() contextKey { return contextKey{w.d.lib, w.dev.Ordinal} }
@@ -114,8 +135,8 @@ func (w *Worker) teardown() error {
 	return leak
 }
 
-// salvage frees what outlives a dead context: stream-ordered memory from a context made for it (measured: cuMemFree in the next context works),
-// which is ended again.
+// salvage frees what outlives a dead context from one made for it (measured: cuMemFree works on stream-ordered memory of an earlier context),
+// which is ended again. After most sticky errors the driver gives none, and it stays until the process ends.
 func (w *Worker) salvage(leak *LeakError) error {
 	if !slices.ContainsFunc(w.remaining(), func(r *resource) bool { return r.outlives }) {
 		return nil

@@ -355,6 +355,36 @@ func TestGraphs(t *testing.T) {
 	})
 }
 
+// A graph whose memory was freed before it was instantiated is refused: the driver looks at fills and copies.
+func TestGraphOfFreedMemory(t *testing.T) {
+	onEach(t, func(t *testing.T, r *rig) {
+		w := r.worker(t, 0)
+		do(t, w, func() {
+			s, err := w.NewStream("s")
+			require.NoError(t, err)
+			keep, err := w.AllocPinned("host", 1<<20)
+			require.NoError(t, err)
+			for name, work := range map[string]func(m *Memory) error{
+				"fill": func(m *Memory) error { return m.Fill(0, 4096, 1, s) },
+				"copy": func(m *Memory) error { return m.CopyToAsync(keep, 0, 0, 4096, s) },
+			} {
+				m, err := w.Alloc("freed", 32<<20)
+				require.NoError(t, err)
+				g, err := s.Capture("g", func() error { return work(m) })
+				require.NoError(t, err)
+				require.NoError(t, m.Free())
+				_, err = g.Instantiate("x")
+				t.Log(name, err)
+				assert.ErrorIs(t, err, ErrInvalidValue, name)
+				require.NoError(t, g.Close())
+			}
+			require.NoError(t, keep.Free())
+			require.NoError(t, s.Close())
+			require.NoError(t, w.Err())
+		})
+	})
+}
+
 func TestCaptureEndsWhateverHappens(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		w := r.worker(t, 0)

@@ -32,7 +32,12 @@
 //
 // An earlier error has left the context useless ([DeadError], matches ErrContextDead and the first error):
 //
-//	cuda: Alloc: the context of rank 0 is dead since cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; close the worker and open a new one
+//	cuda: Alloc: the context of rank 0 is dead since cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; close the worker; only a new process can use CUDA again
+//
+// After such an error NVIDIA's driver gives the process no context any more ([DeadProcessError], matches ErrProcessDead). Free and Close still
+// succeed; Close reports what outlives the context (async, VMM, pools) as not freed:
+//
+//	cuda: no context for rank 1 on NVIDIA H200 (…): cuda: no context in this process any more, since rank 0 met cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; only a new process can use CUDA again: run the engine in a child (forkproc.Run, engine.ChildProcess)
 //
 // The caller is mistaken ([MisuseError]; found without asking the driver):
 //

@@ -25,8 +25,8 @@ type openOptions struct{ library string }
 // whole process; the option wins.
 func Library(path string) Option { return func(o *openOptions) { o.library = path } }
 
-// Open loads libcuda, checks that it has what this package calls, and initialises it (cuInit: 0.1 s the first time in a process, and
-// +3.25 MiB of device memory until the process ends). It can be called any number of times; there is nothing to close: a driver stays in
+// Open loads libcuda, checks that it has what this package calls, and initialises it (cuInit: up to 0.1 s the first time in a process,
+// and +3.25 MiB of device memory until the process ends). It can be called any number of times; there is nothing to close: a driver stays in
 // its process. Without a usable driver the error matches ErrNoDriver, with one that refuses to start it is an *Error.
 func Open(opts ...Option) (*Driver, error) {
 	o := openOptions{library: os.Getenv("ENGINETEST_LIBCUDA")}

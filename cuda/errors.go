@@ -39,10 +39,20 @@ const (
 func (c Code) Error() string { return fmt.Sprintf("CUDA error %d", int32(c)) }
 
 // sticky says whether the context can do nothing more after this result: the driver answers every later call with the same.
-// Source: the comments of CUresult in cuda.h ("the context cannot be used" and "the process is left in an inconsistent state").
+// Source: the comments of CUresult in cuda.h.
 func (c Code) sticky() bool {
 	switch c {
-	case 4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999:
+	case 4, 214, 220, 709, 999:
+		return true
+	}
+	return c.endsProcess()
+}
+
+// endsProcess says whether NVIDIA documents that only a new process can use CUDA after this result (CUresult and cudaError_t: the process is
+// inconsistent and has to be relaunched). Measured with 700: the primary context can be reset, but not retained again.
+func (c Code) endsProcess() bool {
+	switch c {
+	case 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911:
 		return true
 	}
 	return false
@@ -68,6 +78,9 @@ var (
 
 	// ErrContextDead is what calls return after a sticky error: see [DeadError].
 	ErrContextDead = errors.New("cuda: the context is dead")
+
+	// ErrProcessDead says that this process can have no CUDA context any more: see [DeadProcessError].
+	ErrProcessDead = errors.New("cuda: dead in this process")
 )
 
 // Kinds of misuse: see [MisuseError].
@@ -110,10 +123,36 @@ type DeadError struct {
 }
 
 func (e *DeadError) Error() string {
-	return fmt.Sprintf("cuda: %s: the context of %s is dead since %s; close the worker and open a new one", e.Call, e.Worker, inner(e.First))
+	next := "close the worker and open a new one"
+	if e.First.Code.endsProcess() {
+		next = "close the worker; " + onlyANewProcess
+	}
+	return fmt.Sprintf("cuda: %s: the context of %s is dead since %s; %s", e.Call, e.Worker, inner(e.First), next)
 }
 
 func (e *DeadError) Unwrap() []error { return []error{ErrContextDead, e.First} }
+
+const onlyANewProcess = "only a new process can use CUDA again"
+
+// DeadProcessError says that the driver gives this process no context any more, because an earlier error (an illegal address, a failed launch)
+// left the process in a state that only its end repairs. What outlives a context and had not been freed before that error stays on the device
+// as long as the process lives. It matches ErrProcessDead and the driver's Code.
+type DeadProcessError struct {
+	Worker string // who met the earlier error; empty when this package did not see it
+	First  *Error // the earlier error; nil when this package did not see it
+	Err    *Error // what the driver answers now
+}
+
+func (e *DeadProcessError) Error() string {
+	since := "another user of CUDA in it met an error: now " + inner(e.Err)
+	if e.First != nil {
+		since = fmt.Sprintf("%s met %s", e.Worker, inner(e.First))
+	}
+	return fmt.Sprintf("cuda: no context in this process any more, since %s; %s: run the engine in a child (forkproc.Run, engine.ChildProcess)",
+		since, onlyANewProcess)
+}
+
+func (e *DeadProcessError) Unwrap() []error { return []error{ErrProcessDead, e.Err} }
 
 // AllocError is an allocation that failed, with what is needed to see why.
 type AllocError struct {

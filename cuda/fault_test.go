@@ -211,31 +211,85 @@ func TestStickyErrorKillsTheContext(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	require.Len(t, e.Freed, 1)
 	require.Equal(t, "forgotten", e.Freed[0].Owner)
-	require.Empty(t, e.Kept, "stream-ordered memory outlives the context: it is freed from the next one")
-	require.Zero(t, r.stub.Used(0), "the driver agrees")
-	require.False(t, r.stub.Active(0))
-
-	again := r.worker(t, 0) // the device works again
-	do(t, again, func() { require.NoError(t, again.Synchronize()) })
-}
-
-// When no new context can be had, what outlives the dead one is reported as kept.
-func TestDeadContextWhoseMemoryCannotBeSaved(t *testing.T) {
-	r := stubRig(t, 1, 8<<20)
-	w := r.worker(t, 0)
-	do(t, w, func() {
-		_, err := w.AllocAsync("workspace", 1<<20, nil)
-		require.NoError(t, err)
-		r.stub.Fail("cuCtxSynchronize", 1, int(ErrLaunchFailed))
-		require.ErrorIs(t, w.Synchronize(), ErrLaunchFailed)
-	})
-	r.stub.Fail("cuDevicePrimaryCtxRetain", 1, int(ErrUnknown))
-	var e *LeakError
-	require.ErrorAs(t, closeSoon(w), &e)
-	t.Log(e)
-	require.Len(t, e.Kept, 1)
+	require.Len(t, e.Kept, 1, "stream-ordered memory outlives the context, and there is no other to free it from")
 	require.Equal(t, "workspace", e.Kept[0].Owner)
 	require.EqualValues(t, 1<<20, r.stub.Used(0), "the driver agrees")
+	require.False(t, r.stub.Active(0))
+	requireDeadProcess(t, err, "cuda:0")
+	require.Equal(t, e.Kept, w.Holdings(), "the context is gone, the memory is not")
+	require.Equal(t, err, closeSoon(w), "closed once more")
+
+	d, err := Open(Library(r.stub.Path)) // another Driver of the same library
+	require.NoError(t, err)
+	v, err := d.Device("0")
+	require.NoError(t, err)
+	l := ledger.New(false)
+	_, err = NewWorker(v, Config{Ledger: l})
+	t.Log(err)
+	requireDeadProcess(t, err, "cuda:0")
+	require.Empty(t, l.Holdings())
+}
+
+// requireDeadProcess checks that err says since when this process can have no context, and what to do.
+func requireDeadProcess(t *testing.T, err error, worker string) {
+	t.Helper()
+	var dead *DeadProcessError
+	require.ErrorAs(t, err, &dead)
+	require.ErrorIs(t, err, ErrProcessDead)
+	require.ErrorIs(t, err, ErrIllegalAddress)
+	require.Equal(t, worker, dead.Worker)
+	require.Equal(t, "cuCtxSynchronize", dead.First.Call)
+	require.Contains(t, err.Error(), "since "+worker+" met cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)")
+	require.Contains(t, err.Error(), "only a new process can use CUDA again")
+}
+
+// Somebody else in this process crashed the device: this package has not seen it, and says so.
+func TestProcessThatSomebodyElseKilled(t *testing.T) {
+	r := stubRig(t, 1, 8<<20)
+	v, err := r.d.Device("0")
+	require.NoError(t, err)
+	r.stub.Fail("cuDevicePrimaryCtxRetain", 1, 717) // no test here dies of it
+	_, err = NewWorker(v, Config{})
+	t.Log(err)
+	var dead *DeadProcessError
+	require.ErrorAs(t, err, &dead)
+	require.Nil(t, dead.First)
+	require.Contains(t, err.Error(), "another user of CUDA in it met an error: now cuDevicePrimaryCtxRetain")
+}
+
+// An error that kills the context alone: Close frees what outlives it from the next one, if the driver gives one.
+func TestSalvageFromTheNextContext(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		r := stubRig(t, 1, 8<<20)
+		w := r.worker(t, 0)
+		do(t, w, func() {
+			_, err := w.AllocAsync("workspace", 1<<20, nil)
+			require.NoError(t, err)
+			const ecc = 214
+			r.stub.Fail("cuCtxSynchronize", 1, ecc)
+			require.ErrorIs(t, w.Synchronize(), Code(ecc))
+			require.ErrorContains(t, w.Synchronize(), "open a new one")
+		})
+		if refused {
+			r.stub.Fail("cuDevicePrimaryCtxRetain", 1, int(ErrUnknown))
+		}
+		var e *LeakError
+		require.ErrorAs(t, closeSoon(w), &e)
+		t.Log(e)
+		if refused {
+			require.Len(t, e.Kept, 1)
+			require.Equal(t, "workspace", e.Kept[0].Owner)
+			require.ErrorIs(t, e, ErrUnknown)
+			require.EqualValues(t, 1<<20, r.stub.Used(0), "the driver agrees")
+			continue
+		}
+		require.Empty(t, e.Kept)
+		require.Len(t, e.Freed, 1)
+		require.Zero(t, r.stub.Used(0), "the driver agrees")
+		again := r.worker(t, 0) // the device works again
+		do(t, again, func() { require.NoError(t, again.Synchronize()) })
+		require.NoError(t, closeSoon(again))
+	}
 }
 
 func TestLostDevice(t *testing.T) {
@@ -333,8 +387,7 @@ func TestStubFromTheEnvironment(t *testing.T) {
 		v, err := d.Device("2")
 		require.NoError(t, err)
 		require.EqualValues(t, 12<<20, v.TotalMemory)
-		w, err := NewWorker(v, Config{})
-		require.NoError(t, err)
+		w := newWorker(t, v, Config{})
 		do(t, w, func() {
 			_, err := w.Alloc("first", 10)
 			require.NoError(t, err)

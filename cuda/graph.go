@@ -73,7 +73,8 @@ type GraphExec struct {
 	handle uintptr
 }
 
-// Instantiate makes the graph launchable (0.3 ms for 100 nodes).
+// Instantiate makes the graph launchable (0.3 ms for 100 nodes). The driver checks the memory of fills and copies, not that of kernels: after a
+// Free it is ErrInvalidValue.
 func (g *Graph) Instantiate(owner string) (*GraphExec, error) {
 	if err := g.enter("Graph.Instantiate"); err != nil {
 		return nil, err
@@ -82,6 +83,9 @@ func (g *Graph) Instantiate(owner string) (*GraphExec, error) {
 	if err := w.call(&w.d.fn.graphInst, w.result(0), g.handle, 0); err != nil {
 		if errors.Is(err, ErrOutOfMemory) {
 			return nil, w.noMemory(KindExec, owner, 0, err)
+		}
+		if errors.Is(err, ErrInvalidValue) {
+			err = fmt.Errorf("%w (was memory that the graph fills or copies freed?)", err)
 		}
 		return nil, err
 	}

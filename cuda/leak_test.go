@@ -51,25 +51,29 @@ var leaks = map[string]func(t *testing.T, w *Worker){
 		require.NoError(t, err)
 		require.NoError(t, m.Free())
 	},
-	KindGraph: func(t *testing.T, w *Worker) { _ = leakGraph(t, w, "culprit") },
+	KindGraph: func(t *testing.T, w *Worker) {
+		_, m := fillGraph(t, w, "culprit")
+		require.NoError(t, m.Free())
+	},
 	KindExec: func(t *testing.T, w *Worker) {
-		g := leakGraph(t, w, "innocent")
+		g, m := fillGraph(t, w, "innocent")
 		_, err := g.Instantiate("culprit")
 		require.NoError(t, err)
 		require.NoError(t, g.Close())
+		require.NoError(t, m.Free())
 	},
 }
 
-func leakGraph(t *testing.T, w *Worker, owner string) *Graph {
-	m, err := w.Alloc("innocent", 4096)
+// fillGraph captures a fill of memory that is innocent's.
+func fillGraph(t *testing.T, w *Worker, owner string) (*Graph, *Memory) {
+	m, err := w.Alloc("innocent", leakBytes)
 	require.NoError(t, err)
 	s, err := w.NewStream("innocent")
 	require.NoError(t, err)
 	g, err := s.Capture(owner, func() error { return m.Fill(0, 4096, 1, s) })
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
-	require.NoError(t, m.Free())
-	return g
+	return g, m
 }
 
 // A leak of each kind is named with owner, kind and stack, and given back: the device's free memory is what it was, and the context is gone.
@@ -81,12 +85,11 @@ func TestLeaksAreNamedAndFreed(t *testing.T) {
 		for kind, leak := range leaks {
 			t.Run(kind, func(t *testing.T) {
 				l := ledger.New(false)
-				w, err := NewWorker(vs[0], Config{Name: "rank 0", Ledger: l, Stacks: true})
-				require.NoError(t, err)
+				w := newWorker(t, vs[0], Config{Name: "rank 0", Ledger: l, Stacks: true})
 				do(t, w, func() { leak(t, w) })
 				require.Len(t, l.Holdings(), 2, "the leak and the context")
 
-				err = closeSoon(w)
+				err := closeSoon(w)
 				var e *LeakError
 				require.ErrorAs(t, err, &e)
 				t.Log(err)
@@ -114,10 +117,10 @@ func TestLeaksAreNamedAndFreed(t *testing.T) {
 
 // freeMemory reads the device's free memory in a context of its own.
 func freeMemory(t *testing.T, v Device) int64 {
-	w, err := NewWorker(v, Config{})
-	require.NoError(t, err)
+	w := newWorker(t, v, Config{})
 	var free int64
 	do(t, w, func() {
+		var err error
 		free, _, err = w.MemInfo()
 		require.NoError(t, err)
 	})
@@ -133,8 +136,7 @@ func TestWhatOutlivesTheContext(t *testing.T) {
 				vs, err := r.d.Devices()
 				require.NoError(t, err)
 				before := freeMemory(t, vs[0])
-				w, err := NewWorker(vs[0], Config{})
-				require.NoError(t, err)
+				w := newWorker(t, vs[0], Config{})
 				var held []*resource
 				do(t, w, func() {
 					leaks[kind](t, w)
@@ -154,8 +156,7 @@ func TestWhatOutlivesTheContext(t *testing.T) {
 				if !outlives {
 					return
 				}
-				again, err := NewWorker(vs[0], Config{}) // the next context can free it
-				require.NoError(t, err)
+				again := newWorker(t, vs[0], Config{}) // the next context can free it
 				do(t, again, func() {
 					for _, res := range held {
 						if kind == KindAsync {
@@ -177,8 +178,7 @@ func TestOwnersThatFreeEverythingLeaveNothing(t *testing.T) {
 		vs, err := r.d.Devices()
 		require.NoError(t, err)
 		l := ledger.New(false)
-		w, err := NewWorker(vs[0], Config{Ledger: l})
-		require.NoError(t, err)
+		w := newWorker(t, vs[0], Config{Ledger: l})
 		require.Equal(t, []ledger.Holding{{Owner: "cuda:0", Kind: KindContext, Device: vs[0].UUID, Addr: w.Handle()}}, l.Holdings(),
 			"an open worker is itself a holding")
 		do(t, w, func() {

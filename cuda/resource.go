@@ -87,7 +87,7 @@ func (r *resource) enter(call string) error {
 	return r.w.use(call, r)
 }
 
-// free gives r back. On a dead context the driver is not asked: Close gives everything back.
+// free gives r back. On a dead context the driver is not asked: Close gives back what can be.
 func (r *resource) free(call string) error {
 	if r == nil || r.w == nil {
 		return &MisuseError{call, ErrArguments, "a resource that no worker made"}

@@ -117,13 +117,21 @@ func (r *rig) worker(t *testing.T, i int) *Worker {
 	vs, err := r.d.Devices()
 	require.NoError(t, err)
 	require.Greater(t, len(vs), i, "devices")
-	w, err := NewWorker(vs[i], Config{Ledger: ledger.New(false), Stacks: true})
-	require.NoError(t, err)
+	w := newWorker(t, vs[i], Config{Ledger: ledger.New(false), Stacks: true})
 	t.Cleanup(func() {
 		if !w.closed.Load() {
 			require.NoError(t, closeSoon(w))
 		}
 	})
+	return w
+}
+
+// newWorker opens a worker that is closed when the test ends, even if it fails: an open one keeps the context for the tests that follow.
+func newWorker(t *testing.T, v Device, cfg Config) *Worker {
+	t.Helper()
+	w, err := NewWorker(v, cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = closeSoon(w) })
 	return w
 }
 

@@ -61,7 +61,7 @@ type job struct {
 }
 
 // NewWorker locks a new OS thread, retains the device's primary context and makes it current there (0.1 s and about 500 MiB of device memory
-// when it is the first on the device in this process).
+// when it is the first on the device in this process). After an error that only a new process gets over it is a [DeadProcessError].
 func NewWorker(dev Device, cfg Config) (*Worker, error) {
 	w := &Worker{
 		dev: dev, d: dev.d, name: cfg.Name, ledger: cfg.Ledger, stacks: cfg.Stacks,
@@ -247,6 +247,9 @@ func (w *Worker) call(s *symbol, args ...uintptr) error {
 	err := w.d.failure(s, r)
 	if r.sticky() {
 		w.dead.CompareAndSwap(nil, err)
+	}
+	if r.endsProcess() && s != &w.d.fn.primaryRetain {
+		w.d.rememberDeath(w.name, err)
 	}
 	return err
 }

@@ -138,7 +138,7 @@ func (s *Stub) Reset(devices int, bytes int64) {
 }
 
 // Fail makes the nth call from now (1 is the next) of a driver function, named as the driver exports it, return code, or hang. Codes that are
-// fatal to a context (700, 719, 999, …) are so here.
+// fatal to a context (700, 719, 999, …) are so here, and those that deny the process another context (700, 719, …) do.
 func (s *Stub) Fail(call string, nth, code int) {
 	b := append([]byte(call), 0)
 	s.call("stub_fail", uintptr(unsafe.Pointer(&b[0])), uintptr(nth), uintptr(code))

@@ -6,7 +6,7 @@ API void stub_configure(int n, uint64_t capacity) {
 	while (objects) forget(objects);
 	memset(counts, 0, sizeof counts);
 	n_devices = n < MAX_DEVICES ? n : MAX_DEVICES;
-	inited = init_result = n_faults = 0;
+	inited = init_result = n_faults = dead = 0;
 	for (int i = 0; i < MAX_DEVICES; i++) devices[i] = (device){.capacity = capacity, .life = devices[i].life + 1};
 	pthread_mutex_unlock(&lock);
 }

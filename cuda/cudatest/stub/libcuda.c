@@ -4,7 +4,7 @@
 //   - the current context is per thread; without one a call is error 201, with one that has ended 709;
 //   - plain memory, pinned memory, streams, events, modules and graphs end with their context;
 //   - stream-ordered and VMM memory and pools do NOT: they stay allocated until they are freed or the process ends;
-//   - memory is limited, errors can be made to happen, and some of them kill the context for good.
+//   - memory is limited, errors can be made to happen; some kill the context for good, and most of these deny the process another one.
 //
 // control.c is the test's side. One lock guards everything. The files are one: this one includes the others.
 #include "state.c"
@@ -80,6 +80,7 @@ API R cuDeviceCanAccessPeer(int *v, int a, int b) { DEVICE("cuDeviceCanAccessPee
 
 API R cuDevicePrimaryCtxRetain(void **ctx, int dev) {
 	DEVICE("cuDevicePrimaryCtxRetain", dev);
+	CHECK(!dead, dead);
 	devices[dev].retained++;
 	devices[dev].active = 1;
 	*ctx = &devices[dev];

@@ -44,7 +44,7 @@ typedef struct { int retained, active, sticky, lost; long life; uint64_t used, c
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t resumed = PTHREAD_COND_INITIALIZER;
 static device devices[MAX_DEVICES];
-static int n_devices, inited, init_result, hanging;
+static int n_devices, inited, init_result, hanging, dead; // dead: the error after which this process gets no context
 static object *objects;
 static uint64_t tick;
 static __thread int current = -1; // device whose primary context is current on this thread
@@ -58,7 +58,13 @@ static struct count { const char *call; long n; } counts[160];
 // ---- what every call begins with
 
 static int sticky(int code) {
-	return code == 214 || (code >= 700 && code <= 702 && code != 701) || code == 709 || (code >= 714 && code <= 719) || code == LOST;
+	return code == 214 || code == 700 || code == 702 || code == 709 || code == 710 || (code >= 714 && code <= 719) || code == LOST;
+}
+
+// die leaves the context useless, and after most errors of that kind the process too.
+static void die(int dev, int code) {
+	devices[dev].sticky = code;
+	if (!dead && code != 214 && code != 709 && code != LOST) dead = code;
 }
 
 // begin counts the call and takes the lock; it gives the error that is due, 0 otherwise.
@@ -78,7 +84,7 @@ static R begin(const char *call) {
 			while (hanging >= round) pthread_cond_wait(&resumed, &lock);
 			continue;
 		}
-		if (sticky(code) && current >= 0) devices[current].sticky = code;
+		if (sticky(code) && current >= 0) die(current, code);
 		return code;
 	}
 	return OK;
@@ -169,11 +175,11 @@ static void end_context(device *d) {
 static void run(int dev, const op *w) {
 	if (w->what == 1) { memmove((void *)w->a, (void *)w->b, w->n); return; }
 	if (w->what == 2 || !strcmp(w->kernel, "fill32")) {
-		if (!holder(w->a, w->n * w->width)) { devices[dev].sticky = ILLEGAL_ADDRESS; return; }
+		if (!holder(w->a, w->n * w->width)) { die(dev, ILLEGAL_ADDRESS); return; }
 		for (uint64_t i = 0; i < w->n; i++) memcpy((char *)w->a + i * w->width, &w->value, w->width);
 		return;
 	}
-	if (!strcmp(w->kernel, "crash")) devices[dev].sticky = ILLEGAL_ADDRESS;
+	if (!strcmp(w->kernel, "crash")) die(dev, ILLEGAL_ADDRESS);
 }
 
 static R queue(object *stream, op w) {
