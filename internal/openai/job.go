@@ -3,7 +3,6 @@ package openai
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -205,15 +204,16 @@ type eventWriter struct {
 }
 
 func (e *eventWriter) send(v any) error {
-	data, err := json.Marshal(v)
+	data, err := marshal(v)
 	if err != nil {
 		return err
 	}
 	return e.raw(data)
 }
 
-func (e *eventWriter) done() error { return e.raw([]byte("[DONE]")) }
+func (e *eventWriter) done() error { return e.raw([]byte("[DONE]\n")) }
 
+// raw writes an event; data ends with a newline.
 func (e *eventWriter) raw(data []byte) error {
 	if !e.begun {
 		e.w.Header().Set("Content-Type", "text/event-stream")
@@ -222,7 +222,7 @@ func (e *eventWriter) raw(data []byte) error {
 	}
 	_ = e.rc.SetWriteDeadline(time.Now().Add(writeTimeout))   // a writer without deadlines is a test's
 	defer func() { _ = e.rc.SetWriteDeadline(time.Time{}) }() // the connection's next request has none
-	if _, err := fmt.Fprintf(e.w, "data: %s\n\n", data); err != nil {
+	if _, err := fmt.Fprintf(e.w, "data: %s\n", data); err != nil {
 		return err
 	}
 	return e.rc.Flush()

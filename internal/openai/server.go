@@ -9,6 +9,7 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -166,14 +167,23 @@ func (s *Server) checkModel(name *string) error {
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) error {
-	data, err := json.Marshal(v)
+	data, err := marshal(v)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(data, '\n')) // the client is gone: there is nobody to tell
+	_, _ = w.Write(data) // the client is gone: there is nobody to tell
 	return nil
+}
+
+// marshal leaves <, > and & as they are: special tokens are full of them. The text ends with a newline.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return b.Bytes(), err
 }
 
 var _ http.Handler = (*Server)(nil)
