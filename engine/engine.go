@@ -15,6 +15,11 @@
 //	engine: weights not woken: checkpoint: m/model.safetensors: changed since it was first loaded: got 7.3 MiB of 2026-…, want 7.3 MiB of 2026-…
 //	engine: KV cache not woken: engine: out of device memory: the KV cache has 1.0 GiB, and 512.0 MiB of 2.0 GiB are free
 //	engine: shutdown not finished: a forward pass has been running for 30s: context deadline exceeded
+//	engine: drain: 3 of 10 requests aborted after 2s: context deadline exceeded
+//	engine: dead: step 11 hangs: a forward pass has been running for 5m0s; Config.StepTimeout is 5m0s
+//	engine: dead: core process 4711 was killed by SIGKILL (by somebody, or by the kernel's OOM killer: dmesg knows); its log: …
+//	engine: core process killed: SIGKILL ended it, because it did not shut down by itself: …
+//	opening MODEL: the engine has not started within Config.StartTimeout (10m0s): context deadline exceeded
 //	engine: 64.0 MiB of device memory still held after shutdown, allocations: 1
 //	      64.0 MiB  kv_cache     cpu:0 (mapped)
 package engine
