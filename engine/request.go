@@ -47,7 +47,7 @@ func newRequest(id, prompt string, tokens []int32, params sample.Params, r rules
 			p.seq.Leader = &q.seqs[0].seq
 		}
 		if tok != nil {
-			p.text = newText(tok, r)
+			p.text = newText(tok, r, tokens)
 		}
 		q.seqs = append(q.seqs, p)
 	}

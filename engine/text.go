@@ -22,8 +22,14 @@ type text struct {
 	stopped  bool
 }
 
-func newText(tok *tokenizer.Tokenizer, r rules) *text {
+// newText starts the text that follows a prompt: in vocabularies of the SentencePiece kind the first word of a text has no space before it, the first
+// of a continuation has. The decoder sees the prompt's end for that, as in vLLM; a run of special tokens there is shorter.
+func newText(tok *tokenizer.Tokenizer, r rules, prompt []int32) *text {
 	t := &text{decoder: tok.NewStream(r.skipSpecial), stop: r.stop, include: r.includeStop}
+	for _, id := range prompt[max(0, len(prompt)-64):] {
+		t.decoder.Push(id)
+	}
+	t.decoder.Flush()
 	for _, s := range r.stop {
 		if !t.include {
 			t.hold = max(t.hold, len(s)-1)

@@ -88,7 +88,7 @@ func TestStopStringsInOneToken(t *testing.T) {
 		"T":   {stop: []string{"e", "he"}},
 		"The": {stop: []string{"x", "he"}, includeStop: true},
 	} {
-		text := newText(tok, r)
+		text := newText(tok, r, nil)
 		stop, ok := text.add(id, true)
 		assert.True(t, ok)
 		assert.Contains(t, []string{"Th", "he"}, stop)
@@ -113,7 +113,7 @@ func TestStopStringsInByteTokens(t *testing.T) {
 		{"an unfinished character is no text yet", []string{"<0x0A>", "<0xC3>", "<0xA9>"}, rules{stop: []string{"\uFFFD", "é"}}, 2, "\n"},
 		{"a character that never ends spoils the run", []string{"<0xC3>", "<0x0A>", "a"}, rules{stop: []string{"\n"}}, -1, "\uFFFD\uFFFDa"},
 	} {
-		text := newText(tok, tc.r)
+		text := newText(tok, tc.r, nil)
 		ended := -1
 		for i, token := range tc.tokens {
 			id, ok := tok.ID(token)
@@ -126,6 +126,28 @@ func TestStopStringsInByteTokens(t *testing.T) {
 		text.flush()
 		assert.Equal(t, tc.at, ended, tc.why)
 		assert.Equal(t, tc.want, text.String(), tc.why)
+	}
+}
+
+// Prompt and text together read as one: the space between them is not lost. After special tokens alone a text begins, without one.
+func TestTextFollowsThePrompt(t *testing.T) {
+	for _, name := range []string{"llama2", "metaspace"} {
+		tok, err := tokenizer.Load("../internal/tokenizer/testdata/" + name + "/tokenizer.json")
+		require.NoError(t, err)
+		var rest []int32
+		for _, c := range "▁did▁a" {
+			id, ok := tok.ID(string(c))
+			require.True(t, ok, "%s: %c", name, c)
+			rest = append(rest, id)
+		}
+		for prompt, want := range map[string]string{"a dog": " did a", "": "did a"} {
+			text := newText(tok, rules{skipSpecial: true}, tok.Encode(prompt, true))
+			for _, id := range rest {
+				text.add(id, true)
+			}
+			text.flush()
+			assert.Equal(t, want, text.String(), "%s after %q", name, prompt)
+		}
 	}
 }
 
