@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/enginetest/enginetest/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/scheduler/fakerunner"
 	"github.com/enginetest/enginetest/ledger"
 	"github.com/stretchr/testify/assert"
@@ -381,4 +383,44 @@ func TestSleepQueuedBeforeWake(t *testing.T) {
 	assert.Equal(t, 2, e.Stats().SleepLevel)
 	require.NoError(t, e.Wake(t.Context()))
 	loadGolden(t).check(t, e)
+}
+
+// tight is a runner whose device somebody else fills meanwhile.
+type tight struct {
+	*modelrunner.CPU
+	free atomic.Int64 // 0: what there is
+}
+
+func (r *tight) FreeMemory() (free, total int64, err error) {
+	if n := r.free.Load(); n > 0 {
+		return n, 1 << 30, nil
+	}
+	return r.CPU.FreeMemory()
+}
+
+func TestWakeNeedsTheMemory(t *testing.T) {
+	for _, level := range []int{1, 2} {
+		r := &tight{}
+		e, err := open(t.Context(), Config{Model: tinyLlama, Logger: quiet, KVCacheBytes: 1 << 20}, func(c *core) (model, error) {
+			m, err := loadCheckpoint(c)
+			if err == nil {
+				r.CPU = m.runner.(*modelrunner.CPU)
+				m.runner = r
+			}
+			return m, err
+		})
+		require.NoError(t, err)
+		shutdownAfter(t, e)
+		require.NoError(t, e.Sleep(t.Context(), level))
+		asleep := ledger.ByOwner(e.Holdings())
+		r.free.Store(1 << 19)
+		err = e.Wake(t.Context())
+		require.ErrorIs(t, err, ErrOutOfMemory)
+		assert.EqualError(t, err, "engine: KV cache not woken: engine: out of device memory: the KV cache has 1.0 MiB, and 512.0 KiB of 1.0 GiB are free")
+		assert.Equal(t, asleep, ledger.ByOwner(e.Holdings()), "the weights sleep again")
+		assert.Equal(t, Sleeping, e.State())
+		r.free.Store(0)
+		require.NoError(t, e.Wake(t.Context()))
+		loadGolden(t).check(t, e)
+	}
 }
