@@ -425,6 +425,20 @@ func TestSignalsToTheCore(t *testing.T) {
 	assert.ErrorContains(t, err, "SIGTERM ignored", "the tail of the core's log")
 }
 
+// SIGTERM to a core that hangs in its shutdown shows where, and ends it.
+func TestSIGTERMShowsWhatHangs(t *testing.T) {
+	e, err := Open(t.Context(), Config{Model: tinyLlama, Logger: quiet, Core: ChildProcess, Faults: []Fault{{Point: FaultShutdown, Action: ActHang}}})
+	require.NoError(t, err)
+	pid, got := e.PIDs()[0], make(chan error)
+	go func() { got <- e.Shutdown(context.Background()) }()
+	require.Eventually(t, func() bool { return e.b.(*child).faultReports()[0].Fired == 1 }, 5*time.Second, time.Millisecond)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+	err = <-got
+	assert.ErrorContains(t, err, "exited with code 143; its log, from the crash on:\n    engine core: SIGTERM during the shutdown; goroutines:")
+	assert.ErrorContains(t, err, "inject.go", "the place")
+	assert.Empty(t, children())
+}
+
 // A crash that no fault injected, in a goroutine that nobody watches: its stack is in the error.
 func TestChildCrashIsQuoted(t *testing.T) {
 	e := openTiny(t, Config{Core: ChildProcess})

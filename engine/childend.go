@@ -258,10 +258,11 @@ type logTail struct {
 const (
 	tailBytes = 256 << 10
 	tailLines = 40
+	dumpLines = 150 // of a crash, whose goroutines may all matter
 )
 
 // crashes are how the lines begin that say what a Go process died of.
-var crashes = []string{"panic: ", "fatal error: ", "SIG", "WARNING: DATA RACE", "runtime: "}
+var crashes = []string{"panic: ", "fatal error: ", "SIG", "WARNING: DATA RACE", "runtime: ", sigtermDump}
 
 // follow reads a log to its end, so that its writer never blocks.
 func follow(r *os.File) *logTail {
@@ -301,7 +302,7 @@ func (l *logTail) quote() string {
 	head := "its log"
 	if at := slices.IndexFunc(lines, isCrash); at >= 0 {
 		head, lines = "its log, from the crash on", lines[at:]
-		lines = lines[:min(len(lines), tailLines)]
+		lines = lines[:min(len(lines), dumpLines)]
 	} else if len(lines) > tailLines {
 		head, lines = fmt.Sprintf("the last %d lines of its log", tailLines), lines[len(lines)-tailLines:]
 	}

@@ -148,8 +148,8 @@ func TestLogTail(t *testing.T) {
 	got := l.quote()
 	assert.True(t, strings.HasPrefix(got, "; the last 40 lines of its log:\n    line 99960\n"), got[:80])
 	assert.True(t, strings.HasSuffix(got, "\n    line 99999"))
-	fmt.Fprintf(l, "panic: boom\n%s", strings.Repeat("frame\n", 100))
+	fmt.Fprintf(l, "panic: boom\n%s", strings.Repeat("frame\n", 200))
 	got = l.quote()
 	assert.True(t, strings.HasPrefix(got, "; its log, from the crash on:\n    panic: boom\n    frame\n"), got[:80])
-	assert.Len(t, strings.Split(got, "\n"), 41)
+	assert.Len(t, strings.Split(got, "\n"), 1+dumpLines)
 }

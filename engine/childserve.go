@@ -48,6 +48,8 @@ func serve(link *wire.Conn) {
 	}
 }
 
+const sigtermDump = "engine core: SIGTERM during the shutdown"
+
 // onTerminate ends a core that was told to stop and does not. Before that its life is the parent's business: whoever signals a whole control
 // group means the parent to drain.
 func (s *served) onTerminate(terminate <-chan os.Signal) {
@@ -60,7 +62,7 @@ func (s *served) onTerminate(terminate <-chan os.Signal) {
 			continue
 		}
 		buf := make([]byte, 1<<20)
-		fmt.Fprintf(os.Stderr, "engine core: SIGTERM during the shutdown; goroutines:\n%s\n", buf[:runtime.Stack(buf, true)])
+		fmt.Fprintf(os.Stderr, "%s; goroutines:\n%s\n", sigtermDump, buf[:runtime.Stack(buf, true)])
 		os.Exit(128 + int(syscall.SIGTERM))
 	}
 }
