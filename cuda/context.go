@@ -119,7 +119,7 @@ func (w *Worker) teardown() error {
 			leak.Kept = append(leak.Kept, r.holding)
 			continue
 		}
-		r.end(leak)
+		r.end(leak, r.holding)
 	}
 	if err == nil {
 		_ = w.ledger.Remove(w.contextID) // entered by retain, removed nowhere else
@@ -149,10 +149,10 @@ func (w *Worker) salvage(leak *LeakError) error {
 	return w.endContext()
 }
 
-// end strikes r out once the driver has it back; it is a leak unless its owner had freed it.
-func (r *resource) end(leak *LeakError) {
+// end strikes r, found with this holding, out once the driver has it back; it is a leak unless its owner had freed it.
+func (r *resource) end(leak *LeakError, found ledger.Holding) {
 	if !r.freed.Swap(true) {
-		leak.Freed = append(leak.Freed, r.holding)
+		leak.Freed = append(leak.Freed, found)
 	}
 	r.forget()
 }
@@ -187,11 +187,12 @@ func (w *Worker) freeEach(leak *LeakError, wanted func(*resource) bool) {
 		if !wanted(r) {
 			continue
 		}
+		found := r.holding // of VMM memory the release makes it 0 bytes
 		if err := r.release(); err != nil {
 			leak.Errs = append(leak.Errs, fmt.Errorf("%s: %w", r, err))
 			continue
 		}
-		r.end(leak)
+		r.end(leak, found)
 	}
 }
 

@@ -355,32 +355,33 @@ func TestGraphs(t *testing.T) {
 	})
 }
 
-// A graph whose memory was freed before it was instantiated is refused: the driver looks at fills and copies.
+// A fill of memory that was freed before the graph was instantiated is refused; a copy of it is not, so this is no check to rely on.
 func TestGraphOfFreedMemory(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		w := r.worker(t, 0)
 		do(t, w, func() {
 			s, err := w.NewStream("s")
 			require.NoError(t, err)
-			keep, err := w.AllocPinned("host", 1<<20)
+			host, err := w.AllocPinned("host", 4096)
 			require.NoError(t, err)
-			for name, work := range map[string]func(m *Memory) error{
-				"fill": func(m *Memory) error { return m.Fill(0, 4096, 1, s) },
-				"copy": func(m *Memory) error { return m.CopyToAsync(keep, 0, 0, 4096, s) },
-			} {
+			instantiate := func(work func(m *Memory) error) (*GraphExec, error) {
 				m, err := w.Alloc("freed", 32<<20)
 				require.NoError(t, err)
 				g, err := s.Capture("g", func() error { return work(m) })
 				require.NoError(t, err)
 				require.NoError(t, m.Free())
-				_, err = g.Instantiate("x")
-				t.Log(name, err)
-				assert.ErrorIs(t, err, ErrInvalidValue, name)
+				x, err := g.Instantiate("x")
 				require.NoError(t, g.Close())
+				return x, err
 			}
-			require.NoError(t, keep.Free())
-			require.NoError(t, s.Close())
-			require.NoError(t, w.Err())
+			_, err = instantiate(func(m *Memory) error { return m.Fill(0, 4096, 1, s) })
+			t.Log(err)
+			require.ErrorIs(t, err, ErrInvalidValue)
+			x, err := instantiate(func(m *Memory) error { return m.CopyToAsync(host, 0, 0, 4096, s) })
+			require.NoError(t, err)
+			for _, f := range []func() error{x.Close, host.Free, s.Close, w.Err} {
+				require.NoError(t, f())
+			}
 		})
 	})
 }

@@ -33,10 +33,15 @@ func inChild(t *testing.T) bool {
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1")
 	cmd.Env = append(os.Environ(), key+"="+t.Name())
 	out, err := cmd.CombinedOutput()
-	t.Logf("in a process of its own:\n%s", out)
+	t.Logf("in a process of its own:\n%s", quoted(out))
 	require.NoError(t, err)
 	require.Contains(t, string(out), "--- PASS: "+t.Name(), "the child's test must have run")
 	return false
+}
+
+// quoted marks another process's output: its results are not counted as this one's.
+func quoted(out []byte) string {
+	return "| " + strings.ReplaceAll(strings.TrimRight(string(out), "\n"), "\n", "\n| ")
 }
 
 // 50 contexts, each with a bit of everything: device memory is the same after every one, and no more than cuInit's own share (measured:

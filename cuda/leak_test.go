@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -98,6 +99,11 @@ func TestLeaksAreNamedAndFreed(t *testing.T) {
 				h := e.Freed[0]
 				assert.Equal(t, "culprit", h.Owner)
 				assert.Equal(t, kind, h.Kind)
+				if slices.Contains([]string{KindPlain, KindAsync, KindVMM, KindPinned}, kind) {
+					assert.EqualValues(t, leakBytes, h.Bytes)
+				} else {
+					assert.Zero(t, h.Bytes)
+				}
 				assert.Equal(t, vs[0].UUID, h.Device)
 				assert.Contains(t, h.Stack[0], "cuda.", "the first frame is the caller's")
 				assert.Contains(t, h.Stack[0], "leak_test.go:")

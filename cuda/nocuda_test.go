@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func TestGPUOnlyTheChildHasCUDA(t *testing.T) {
 		cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1")
 		cmd.Env = append(os.Environ(), key+"=1")
 		out, err := cmd.CombinedOutput()
-		t.Logf("in a process of its own:\n%s", out)
+		t.Logf("in a process of its own:\n| %s", strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "\n| "))
 		require.NoError(t, err)
 		require.Contains(t, string(out), "--- PASS: "+t.Name(), "the test must have run there")
 		return
