@@ -112,8 +112,6 @@ struct Attention {
   int type, kb;
   float* partial; // [row][KV head][group of heads][split][G][pad + 2]
   u32* done;      // [row][KV head][group of heads], 0 before and after
-  const u8* ahead; // weights that come next: they go to L2 while this kernel waits for its own
-  u64 ahead_bytes;
 };
 
 // Raw is 8 elements of the cache as they lie there.
@@ -141,9 +139,6 @@ template <int KV> DEV float as_cached(float v) { return KV == F32 ? v : half_to_
 template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c, const Attention& a, float* smem) {
   const int TPW = 32 / LPT, U = 2, P = LPT * 8, NP = P < 128 ? 1 : P / 64;
   u32 warps = ntid() >> 5;
-  u64 every = (u64)nbid() * nbidy() * nbidz() * ntid() * 128;
-#pragma unroll 1
-  for (u64 i = (((u64)bidz() * nbidy() + bidy()) * nbid() + bid()) * ntid() * 128 + tid() * 128; i < a.ahead_bytes; i += every) prefetch(a.ahead + i);
   dependency_wait();
   u32 row = bid(), lane = tid() & 31, warp = tid() >> 5, sub = lane / LPT, d8 = lane % LPT * 8;
   int per_kv = h.heads / h.kv_heads, groups = (per_kv + G - 1) / G, kv = bidy() / groups, part = bidy() % groups;
@@ -318,10 +313,10 @@ KERNEL rope_f16(HEADS) { rope<F16>(HEADS_AND_CACHE, positions, slots); }
 
 #define ATTEND(KV, LPT, G, type)                                                                                                                      \
   KERNEL __launch_bounds__(256, 2) attend_##type##_##LPT##_##G(HEADS, const int* seqs, const int* tables, int max_blocks, int window, float scale, int fused, \
-                                                               u8* out, u64 plane, int mode, int out_type, int kb, float* partial, u32* done, const u8* ahead, u64 ahead_bytes) { \
+                                                               u8* out, u64 plane, int mode, int out_type, int kb, float* partial, u32* done) { \
     extern __shared__ F4 dynamic[];                                                                                                                   \
     attend<KV, LPT, G>(HEADS_AND_CACHE,                                                                                                               \
-                       Attention{positions, slots, seqs, tables, max_blocks, window, scale, fused, Act{out, plane, mode}, out_type, kb, partial, done, ahead, ahead_bytes}, \
+                       Attention{positions, slots, seqs, tables, max_blocks, window, scale, fused, Act{out, plane, mode}, out_type, kb, partial, done}, \
                        (float*)dynamic);                                                                                                              \
   }
 #define ATTENDS(LPT, G)     \

@@ -68,7 +68,6 @@ DEV void load_weight_if(V4& v, const void* p, bool read) {
                : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "l"(p), "r"((u32)read));
 #undef LOAD
 }
-DEV void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 DEV V4 load4(const void* p) { return *(const V4*)p; }
 DEV F4 loadf4(const float* p) { return *(const F4*)p; }
 

@@ -155,12 +155,25 @@ func (r *Runner) splits(m matrix, tokens int) int {
 	case r.weight == f32:
 		blocks = (tokens + 63) / 64 * ((m.rows + 63) / 64)
 	case tokens <= skinnyRows:
-		blocks = (m.rows + 16*r.kernels.rowWarps - 1) / (16 * r.kernels.rowWarps)
+		warps := r.rowWarps(m)
+		blocks = (m.rows + 16*warps - 1) / (16 * warps)
 	default:
 		blocks = (tokens + 127) / 128 * ((m.rows + 127) / 128)
 	}
 	n := (2*r.kernels.sms + blocks/2) / blocks
 	return max(1, min(n, maxSplits, m.kb()/least, r.work.rows/tokens))
+}
+
+// rowWarps is how many warps of a skinny kernel's block lie side by side: with 4 they share what they read of the activations, with one there are blocks enough for
+// small matrices.
+func (r *Runner) rowWarps(m matrix) int {
+	if r.kernels.rowWarps > 0 {
+		return r.kernels.rowWarps
+	}
+	if m.rows >= 64*r.kernels.sms {
+		return 4
+	}
+	return 1
 }
 
 // product multiplies rows with a matrix; it returns the number of parts that it left in out.
@@ -179,7 +192,7 @@ func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.Device
 	}
 	stride := int64(tokens * ld)
 	if r.weight != f32 && tokens <= skinnyRows {
-		name := "skinny8"
+		name, warps := "skinny8", r.rowWarps(m)
 		switch {
 		case tokens > 32:
 			name = "skinny64"
@@ -191,8 +204,8 @@ func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.Device
 		if mode == split {
 			name += "_split"
 		}
-		return parts, r.run(name+"_"+r.weight.String(), cuda.Dim{X: (m.rows + 16*r.kernels.rowWarps - 1) / (16 * r.kernels.rowWarps), Y: parts}, 256, 0, r.at(m.at), w.ptr(x.at), x.plane,
-			out, stride, what, w.ptr(act.at), act.plane, act.mode, act.kb, r.at(bias), tokens, m.rows, ld, m.kb(), r.kernels.rowWarps)
+		return parts, r.run(name+"_"+r.weight.String(), cuda.Dim{X: (m.rows + 16*warps - 1) / (16 * warps), Y: parts}, 256, 0, r.at(m.at), w.ptr(x.at), x.plane,
+			out, stride, what, w.ptr(act.at), act.plane, act.mode, act.kb, r.at(bias), tokens, m.rows, ld, m.kb(), warps)
 	}
 	tile, threads, shared := 128, 128, 3*32<<10
 	if r.weight == f32 {
@@ -241,7 +254,7 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 	}
 	shared := 4 * ((together+2+warps*together)*r.headPad + warps*together*2)
 	args := append(heads, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i), float32(1/math.Sqrt(float64(r.HeadDim))), fused,
-		w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb, w.ptr(w.partial), w.ptr(w.done), r.at(l.o.at), r.ahead(s))
+		w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb, w.ptr(w.partial), w.ptr(w.done))
 	return r.run("attend_"+kv+"_"+lanes+"_"+name, cuda.Dim{X: s.tokens, Y: r.NumKVHeads * groups, Z: s.splits}, 32*warps, shared, args...)
 }
 
@@ -251,15 +264,6 @@ const tileRows = 64
 // tiled says whether there is a prefill kernel for this model.
 func (r *Runner) tiled() bool {
 	return !r.kvF32 && r.HeadDim == r.headPad && slices.Contains([]int{64, 80, 96, 128}, r.HeadDim)
-}
-
-// ahead is how many bytes of the weights behind those of the o projection are fetched into L2 while attention, which leaves memory idle, runs.
-func (r *Runner) ahead(s *step) int64 {
-	if !s.decode || len(r.layers) == 0 {
-		return 0
-	}
-	l := &r.layers[0]
-	return min(r.kernels.ahead, l.down.at-l.o.at)
 }
 
 // together is how many query heads share a block of the attention kernel.

@@ -15,9 +15,8 @@ type kernelSet struct {
 	sms       int
 	maxShared int
 
-	rowWarps   int   // warps of the skinny kernels that lie side by side
-	gemvBlocks int   // of a product of one row, per SM
-	ahead      int64 // bytes of weights that attention fetches ahead
+	rowWarps   int // overrides the choice of rowWarps, for measurements
+	gemvBlocks int // of a product of one row, per SM
 }
 
 // defaultShared is the dynamic shared memory that needs no opting in.
@@ -39,8 +38,8 @@ func loadKernels(w *cuda.Worker, ptx bool) (*kernelSet, error) {
 	major, _ := d.Driver().Version()
 	return &kernelSet{
 		module: m, functions: map[string]*cuda.Function{}, sms: d.SMs, maxShared: int(d.MaxShared),
-		dependent: d.Major == 9 && major >= 12 && !ptx,
-		rowWarps:  1, gemvBlocks: 2,
+		dependent:  d.Major == 9 && major >= 12 && !ptx,
+		gemvBlocks: 2,
 	}, nil
 }
 

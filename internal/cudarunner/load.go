@@ -38,7 +38,7 @@ func (r *Runner) load(b *binder) (err error) {
 		err = errors.Join(err, r.stream.Synchronize(), s.free())
 	}()
 	jobs, ready, free := make(chan chunk), make(chan chunk), make(chan int, chunks)
-	for i := range chunks {
+	for i := range s.host {
 		free <- i
 	}
 	wg.Go(func() {
@@ -88,11 +88,14 @@ type loader struct {
 }
 
 func (r *Runner) newLoader(b *binder) (*loader, error) {
-	s := &loader{size: chunkSize}
+	s := &loader{}
+	row := int64(0) // a buffer holds at least the longest row, and of small tensors no more than the largest
 	for _, p := range b.pieces {
-		s.size = max(s.size, int64(len(p.src.Data)/p.src.Shape[0]))
+		row, s.size = max(row, int64(len(p.src.Data)/p.src.Shape[0])), max(s.size, int64(len(p.src.Data)))
 	}
-	for range chunks {
+	s.size = max(row, min(s.size, chunkSize))
+	n := min(chunks, s.count(b.pieces))
+	for range n {
 		h, err := r.worker.AllocPinned("staging", s.size)
 		if err != nil {
 			return s, err
@@ -105,7 +108,7 @@ func (r *Runner) newLoader(b *binder) (*loader, error) {
 		s.fences = append(s.fences, e)
 	}
 	var err error
-	s.device, err = r.worker.Alloc("staging", s.size*chunks)
+	s.device, err = r.worker.Alloc("staging", s.size*int64(n))
 	return s, err
 }
 

@@ -376,12 +376,7 @@ func (m *measurement) variants() {
 		try(fmt.Sprintf("row warps %d", rw), 8, 32)
 	}
 	*k = was
-	for _, n := range []int64{0, 4, 8, 16} {
-		k.ahead = n << 20
-		try(fmt.Sprintf("%d MiB ahead", n), 1, 8, 32)
-	}
-	*k = was
-	for _, n := range []int{2, 3} {
+	for _, n := range []int{1, 2, 3} {
 		k.gemvBlocks = n
 		try(fmt.Sprintf("gemv blocks an SM %d", n), 1)
 	}
