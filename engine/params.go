@@ -38,13 +38,19 @@ type number struct {
 	lo, hi float64
 	loOpen bool // lo itself is not allowed
 	hiOpen bool
+	whole  bool // an integer: printed as one
+	off    bool // 0 is not in the range, but means the default
 	note   string
 }
 
 func (n number) check() error {
 	v := n.value
-	if v >= n.lo && v <= n.hi && !(n.loOpen && v == n.lo) && !(n.hiOpen && v == n.hi) && !math.IsInf(v, 0) {
+	if n.off && v == 0 || v >= n.lo && v <= n.hi && !(n.loOpen && v == n.lo) && !(n.hiOpen && v == n.hi) && !math.IsInf(v, 0) {
 		return nil
+	}
+	var value any = v
+	if n.whole {
+		value = int(v)
 	}
 	open, end := "[", "]"
 	if n.loOpen {
@@ -54,13 +60,15 @@ func (n number) check() error {
 		end = ")"
 	}
 	bound := fmt.Sprintf("in %s%g, %g%s", open, n.lo, n.hi, end)
-	if math.IsInf(n.hi, 1) {
+	switch {
+	case math.IsInf(n.hi, 1) && n.whole:
+		bound = fmt.Sprintf("at least %g", n.lo)
+	case math.IsInf(n.hi, 1) && n.loOpen:
+		bound = fmt.Sprintf("finite and > %g", n.lo)
+	case math.IsInf(n.hi, 1):
 		bound = fmt.Sprintf("finite and ≥ %g", n.lo)
-		if n.loOpen {
-			bound = fmt.Sprintf("finite and > %g", n.lo)
-		}
 	}
-	return &ParamError{n.field, v, bound + n.note}
+	return &ParamError{n.field, value, bound + n.note}
 }
 
 const (
@@ -121,18 +129,18 @@ func or(v, def float64) float64 {
 func (p *SamplingParams) checkNumbers() error {
 	inf := math.Inf(1)
 	for _, n := range []number{
-		{field: "MaxTokens", value: float64(p.MaxTokens), lo: 0, hi: inf, note: " (0 is 16)"},
-		{field: "N", value: float64(p.N), lo: 0, hi: maxN, note: " (0 is 1)"},
+		{field: "MaxTokens", value: float64(p.MaxTokens), lo: 1, hi: inf, whole: true, off: true, note: " (0 is 16)"},
+		{field: "N", value: float64(p.N), lo: 1, hi: maxN, whole: true, off: true, note: " (0 is 1)"},
 		{field: "Temperature", value: p.Temperature, lo: 0, hi: 2},
-		{field: "TopK", value: float64(p.TopK), lo: -1, hi: inf, note: " (0 and -1 are off)"},
-		{field: "TopP", value: p.TopP, lo: 0, hi: 1, note: " (0 is off)"},
+		{field: "TopK", value: float64(p.TopK), lo: -1, hi: inf, whole: true, note: " (0 and -1 are off)"},
+		{field: "TopP", value: p.TopP, lo: 0, loOpen: true, hi: 1, off: true, note: " (0 is off)"},
 		{field: "MinP", value: p.MinP, lo: 0, hi: 1},
-		{field: "TypicalP", value: p.TypicalP, lo: 0, hi: 1, note: " (0 is off)"},
+		{field: "TypicalP", value: p.TypicalP, lo: 0, loOpen: true, hi: 1, off: true, note: " (0 is off)"},
 		{field: "EpsilonCutoff", value: p.EpsilonCutoff, lo: 0, hi: 1, hiOpen: true},
-		{field: "RepetitionPenalty", value: p.RepetitionPenalty, lo: 0, hi: inf, note: " (0 is off)"},
+		{field: "RepetitionPenalty", value: p.RepetitionPenalty, lo: 0, loOpen: true, hi: inf, off: true, note: " (0 is off)"},
 		{field: "PresencePenalty", value: p.PresencePenalty, lo: -2, hi: 2},
 		{field: "FrequencyPenalty", value: p.FrequencyPenalty, lo: -2, hi: 2},
-		{field: "NoRepeatNGramSize", value: float64(p.NoRepeatNGramSize), lo: 0, hi: inf, note: " (0 is off)"},
+		{field: "NoRepeatNGramSize", value: float64(p.NoRepeatNGramSize), lo: 1, hi: inf, whole: true, off: true, note: " (0 is off)"},
 	} {
 		if err := n.check(); err != nil {
 			return err

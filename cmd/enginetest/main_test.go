@@ -185,6 +185,10 @@ func TestBadBatches(t *testing.T) {
 		"zero":          {`{"prompt": "a", "top_p": 0}`, "-:1: engine: top_p is 0"},
 		"out of range":  {`{"prompt": "a", "min_p": 7}`, "MinP is 7"},
 		"empty ids":     {`{"prompt_ids": []}`, "prompt"},
+		"null id":       {`{"prompt_ids": [1, null]}`, "token id 1 is null"},
+		"wrong type":    {`{"prompt": "a", "max_tokens": "many"}`, "max_tokens is a JSON string, want an integer"},
+		"long key":      {`{"` + strings.Repeat("k", 1000) + `": 1}`, "kkk…"},
+		"not an object": {`[1]`, "the line is a JSON array, want an object"},
 		"huge id":       {`{"prompt_ids": [99999999999]}`, "99999999999"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 // request is one prompt with its sampling parameters, as a line of --batch has it and as the flags give it. A nil field was not given: an
 // explicit zero is another thing than a default, and is checked against its range.
 type request struct {
-	Prompt    *string  `json:"prompt"`
-	PromptIDs *[]int32 `json:"prompt_ids"`
+	Prompt    *string   `json:"prompt"`
+	PromptIDs *tokenIDs `json:"prompt_ids"`
 
 	MaxTokens         *int              `json:"max_tokens"`
 	MinTokens         *int              `json:"min_tokens"`
@@ -31,10 +31,10 @@ type request struct {
 	FrequencyPenalty  *float64          `json:"frequency_penalty"`
 	NoRepeatNGramSize *int              `json:"no_repeat_ngram_size"`
 	LogitBias         map[int32]float64 `json:"logit_bias"`
-	AllowedTokenIDs   *[]int32          `json:"allowed_token_ids"`
+	AllowedTokenIDs   *tokenIDs         `json:"allowed_token_ids"`
 	BadWords          []string          `json:"bad_words"`
 	Stop              stopWords         `json:"stop"`
-	StopTokenIDs      []int32           `json:"stop_token_ids"`
+	StopTokenIDs      tokenIDs          `json:"stop_token_ids"`
 	IncludeStop       *bool             `json:"include_stop_str_in_output"`
 	IgnoreEOS         *bool             `json:"ignore_eos"`
 	SkipSpecialTokens *bool             `json:"skip_special_tokens"`
@@ -140,6 +140,25 @@ func (s *stopWords) UnmarshalJSON(data []byte) error {
 	return strictUnmarshal(data, (*[]string)(s))
 }
 
+// tokenIDs is a list of token ids; null among them is no id.
+type tokenIDs []int32
+
+// UnmarshalJSON refuses null, which encoding/json would read as token 0.
+func (ids *tokenIDs) UnmarshalJSON(data []byte) error {
+	var list []*int32
+	if err := strictUnmarshal(data, &list); err != nil {
+		return err
+	}
+	*ids = make(tokenIDs, len(list))
+	for i, id := range list {
+		if id == nil {
+			return fmt.Errorf("token id %d is null", i)
+		}
+		(*ids)[i] = *id
+	}
+	return nil
+}
+
 // ptrValue is a flag that leaves a nil pointer when it is not given.
 type ptrValue[T any] struct {
 	p     **T
@@ -204,8 +223,8 @@ func (b *biasFlag) Type() string { return "id=bias,…" }
 func (b *biasFlag) String() string { return "" }
 
 // parseIDs reads "1,2,3"; an empty string is no ids.
-func parseIDs(s string) ([]int32, error) {
-	ids := []int32{}
+func parseIDs(s string) (tokenIDs, error) {
+	ids := tokenIDs{}
 	if strings.TrimSpace(s) == "" {
 		return ids, nil
 	}
