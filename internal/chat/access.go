@@ -139,7 +139,8 @@ func (r *run) slice(v any, b [3]*int64) any {
 	case tuple:
 		return tuple(cut(r, x, b))
 	}
-	return missing(v, "a slice")
+	fail(Runtime, r.line, "a %s has no slices", typeName(v))
+	return nil
 }
 
 // cut is Python's list[start:stop:step].

@@ -252,8 +252,8 @@ var tests = map[string]test{
 		}
 		return false
 	}},
-	"odd":         {0, func(r *run, v any, _ []any) bool { return r.integer(v, "odd")%2 != 0 }},
-	"even":        {0, func(r *run, v any, _ []any) bool { return r.integer(v, "even")%2 == 0 }},
+	"odd":         {0, func(r *run, v any, _ []any) bool { return r.equal(r.arithmetic("%", r.defined(v), int64(2)), int64(1)) }},
+	"even":        {0, func(r *run, v any, _ []any) bool { return r.equal(r.arithmetic("%", r.defined(v), int64(2)), int64(0)) }},
 	"divisibleby": {1, func(r *run, v any, a []any) bool { return r.equal(r.arithmetic("%", v, a[0]), int64(0)) }},
 	"lower":       {0, func(r *run, v any, _ []any) bool { return isCased(r.str(v), lower) }},
 	"upper":       {0, func(r *run, v any, _ []any) bool { return isCased(r.str(v), upper) }},

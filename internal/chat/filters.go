@@ -36,7 +36,7 @@ func init() {
 	}}
 	filters = map[string]builtin{
 		"default": def, "d": def, "length": length, "count": length, "escape": escape, "e": escape,
-		"safe":        {params: "", f: func(_ *run, v any, _ []any) any { return v }}, // nothing is escaped here anyway
+		"safe":        {params: "", f: func(r *run, v any, _ []any) any { return r.str(v) }}, // nothing is escaped here anyway
 		"forceescape": escape,
 		"string":      {params: "", f: func(r *run, v any, _ []any) any { return r.str(v) }},
 		"upper":       simpleText(upper),
@@ -51,9 +51,9 @@ func init() {
 			}
 			return replace(r, s, r.str(a[0]), r.str(a[1]), r.integer(count, "replace's count"))
 		}),
-		"indent": textFilter("width? first? blank?", func(r *run, s string, a []any) any {
-			return indent(r, s, given(a[0], int64(4)), truth(given(a[1], false)), truth(given(a[2], false)))
-		}),
+		"indent": {params: "width? first? blank?", f: func(r *run, v any, a []any) any {
+			return indent(r, wantText(r, v, "indent"), given(a[0], int64(4)), truth(given(a[1], false)), truth(given(a[2], false)))
+		}},
 		"wordcount": textFilter("", func(_ *run, s string, _ []any) any {
 			return int64(len(strings.FieldsFunc(s, func(c rune) bool { return c != '_' && !unicode.IsLetter(c) && !unicode.IsNumber(c) })))
 		}),
@@ -117,7 +117,7 @@ func toInt(r *run, v any, a []any) any {
 		}
 		return int64(f)
 	}
-	i, f, isInt, ok := number(v)
+	i, f, isInt, ok := number(r.defined(v))
 	switch {
 	case ok && isInt:
 		return i
@@ -127,13 +127,13 @@ func toInt(r *run, v any, a []any) any {
 	return def
 }
 
-func toFloat(_ *run, v any, a []any) any {
+func toFloat(r *run, v any, a []any) any {
 	if s, ok := v.(string); ok {
 		if f, err := strconv.ParseFloat(strings.TrimFunc(s, isSpace), 64); err == nil && !strings.ContainsAny(s, "xX") {
 			return f
 		}
 	}
-	if _, f, _, ok := number(v); ok {
+	if _, f, _, ok := number(r.defined(v)); ok {
 		return f
 	}
 	return given(a[0], 0.0)
@@ -357,6 +357,9 @@ func batch(r *run, v any, a []any) any {
 
 // mapFilter is map("filter", arguments…) or map(attribute="a.b", default=…).
 func mapFilter(r *run, v any, a callArgs) any {
+	if !truth(v) {
+		return &lazy{}
+	}
 	items := r.items(v)
 	out := make([]any, len(items))
 	if len(a.plain) > 0 {
@@ -421,6 +424,9 @@ func chooser(byAttribute, want bool) builtin {
 			accept = func(v any) bool { return t.f(r, v, a.plain[1:]) }
 		}
 		var out []any
+		if !truth(v) {
+			return &lazy{}
+		}
 		for _, x := range r.items(v) {
 			r.charge(1)
 			if accept(key(x)) == want {
