@@ -88,21 +88,32 @@ func NewTier(conn Connector, cache *kvcache.Cache, device Device, o Options) *Ti
 // Offer stores blocks that have been computed, but those that are kept or on their way already.
 func (t *Tier) Offer(keys []Key, blocks []int32) {
 	for i, key := range keys {
-		if t.storing[key] != nil || t.broken() != nil || t.conn.Has(key) {
+		if t.storing[key] != nil || t.conn.Has(key) {
 			continue
 		}
-		t.cache.Hold(blocks[i])
 		x := &transfer{store: true, keys: []Key{key}, blocks: []int32{blocks[i]}, began: time.Now()}
-		t.storing[key] = x
-		t.mu.Lock()
-		t.queue = append(t.queue, x)
-		if !t.storer {
-			t.storer = true
-			t.live++
-			go t.runStores()
+		if !t.enqueue(x) {
+			return
 		}
-		t.mu.Unlock()
+		t.storing[key] = x
+		t.cache.Hold(blocks[i]) // nobody else lets go of it but Settle
 	}
+}
+
+// enqueue queues a store; false when the tier is out of use.
+func (t *Tier) enqueue(x *transfer) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.outOfUse != nil {
+		return false
+	}
+	t.queue = append(t.queue, x)
+	if !t.storer {
+		t.storer = true
+		t.live++
+		go t.runStores()
+	}
+	return true
 }
 
 // Match says how many of the blocks can be loaded, from the first on.
