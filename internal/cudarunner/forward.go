@@ -150,7 +150,8 @@ func (r *Runner) addProduct(s *step, m matrix, x activity, mode int) error {
 
 // splits is how many blocks share the columns of a product, so that the device is full.
 func (r *Runner) splits(m matrix, tokens int) int {
-	blocks, least := 0, 8 // column blocks that a share has at least
+	const least = 8 // column blocks that a share has at least
+	var blocks int
 	switch {
 	case r.weight == f32:
 		blocks = (tokens + 63) / 64 * ((m.rows + 63) / 64)

@@ -17,6 +17,8 @@ type kernelSet struct {
 
 	rowWarps   int // overrides the choice of rowWarps, for measurements
 	gemvBlocks int // of a product of one row, per SM
+
+	launched map[string]string // for tests: sizes of the arguments in bits, by kernel
 }
 
 // defaultShared is the dynamic shared memory that needs no opting in.
@@ -86,8 +88,24 @@ func (k *kernelSet) run(s *cuda.Stream, name string, grid cuda.Dim, threads, sha
 			return fmt.Errorf("cudarunner: %s: argument %d is a %T", name, i, v)
 		}
 	}
+	if k.launched != nil {
+		k.launched[name] = sizes(args)
+	}
 	if err := f.Launch(s, cuda.Launch{Grid: grid, Block: cuda.Dim{X: threads}, Shared: shared, Programmatic: k.dependent}, a); err != nil {
 		return fmt.Errorf("kernel %s: %w", name, err)
 	}
 	return nil
+}
+
+func sizes(args []any) string {
+	out := ""
+	for _, v := range args {
+		switch v.(type) {
+		case int, float32:
+			out += "32 "
+		default:
+			out += "64 "
+		}
+	}
+	return out
 }

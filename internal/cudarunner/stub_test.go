@@ -2,7 +2,6 @@ package cudarunner
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -194,8 +193,7 @@ func TestBadBatches(t *testing.T) {
 		"3 prompt targets in 2 r": func(b *modelrunner.Batch) { b.Seqs[0].Targets = make([]int32, 3) },
 	} {
 		_, err := r.Execute(batch(change))
-		require.Error(t, err, want)
-		require.True(t, strings.Contains(err.Error(), want), "%v, want %q", err, want)
+		require.ErrorContains(t, err, want)
 	}
 	_, err = r.Execute(batch(func(*modelrunner.Batch) {}))
 	require.NoError(t, err, "a good one still runs")
