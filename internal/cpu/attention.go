@@ -194,7 +194,7 @@ func (at *attention) segment(it *attnItem, seg int, buf []float32) {
 	q, scores := at.queries(it, room), room[n*d:]
 	lo := max(seg*segment, at.sees(it, 0))
 	hi := min((seg+1)*segment, at.pos(it, n-1)+1)
-	at.runs(it, lo, hi, func(from, length, i int) {
+	at.runs(it, lo, hi, at.c.K, func(from, length, i int) {
 		k.tile(F32, n, length, &scores[from-lo], segment, q, d, unsafe.Pointer(&at.c.K[i]), d, d)
 	})
 	for v := range n {
@@ -214,7 +214,7 @@ func (at *attention) segment(it *attnItem, seg int, buf []float32) {
 		sum[v] = k.expSum(s, top[v])
 	}
 	allLo, allHi := max(lo, at.sees(it, n-1)), min(hi, at.pos(it, 0)+1) // what every vector of the tile sees
-	at.runs(it, lo, hi, func(from, length, i int) {
+	at.runs(it, lo, hi, at.c.V, func(from, length, i int) {
 		add := func(v, rows, a, b int) { // rows vectors from v on, positions [a, b)
 			if a < b {
 				k.weighted(rows, &out[v*d], d, &scores[v*segment+a-lo], segment, b-a, &at.c.V[i+(a-from)*d])
@@ -256,13 +256,19 @@ func (at *attention) queries(it *attnItem, room []float32) *float32 {
 	return &room[0]
 }
 
-// runs calls f for the stretches of positions [lo, hi) that lie in one block: first position, length, index of its vector in the cache.
-func (at *attention) runs(it *attnItem, lo, hi int, f func(from, n, i int)) {
+// runs calls f for the stretches of positions [lo, hi) that lie in one block: first position, length, index of its vector in the cache. The next
+// stretch of x, keys or values, is fetched meanwhile: blocks lie apart, so the processor does not foresee it.
+func (at *attention) runs(it *attnItem, lo, hi int, x []float32, f func(from, n, i int)) {
 	for lo < hi {
 		off := lo % at.c.BlockSize
 		n := min(hi-lo, at.c.BlockSize-off)
+		next := lo + n
+		if next < hi {
+			i := at.c.at(int(it.seq.Blocks[next/at.c.BlockSize]), it.head, 0)
+			prefetch(&x[i], uintptr(min(hi-next, at.c.BlockSize)*at.c.HeadDim))
+		}
 		f(lo, n, at.c.at(int(it.seq.Blocks[lo/at.c.BlockSize]), it.head, off))
-		lo += n
+		lo = next
 	}
 }
 

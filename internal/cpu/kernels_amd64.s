@@ -6534,3 +6534,16 @@ TEXT ·pause(SB), NOSPLIT, $0
 	PAUSE
 	PAUSE
 	RET
+
+// func prefetch(p *float32, n uintptr)
+// Requires: MMX+
+TEXT ·prefetch(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ n+8(FP), CX
+
+line:
+	PREFETCHT0 (AX)
+	ADDQ       $0x40, AX
+	SUBQ       $0x10, CX
+	JHI        line
+	RET

@@ -11,3 +11,6 @@ func pause() {
 
 //go:noinline
 func spinHint() {}
+
+// prefetch asks for the cache lines of n > 0 numbers, and does not wait for them.
+func prefetch(*float32, uintptr) {}

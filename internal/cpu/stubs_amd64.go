@@ -261,3 +261,8 @@ func geluMulAVX512(dst *float32, gate *float32, up *float32, n uintptr)
 
 // pause is a short wait of a spinning thread.
 func pause()
+
+// prefetch asks for the cache lines of n > 0 numbers, and does not wait for them.
+//
+//go:noescape
+func prefetch(p *float32, n uintptr)

@@ -41,6 +41,7 @@ func main() {
 		exponentials(s)
 	}
 	pause()
+	prefetch()
 	Generate()
 }
 
@@ -50,6 +51,19 @@ func pause() {
 	for range 8 {
 		PAUSE()
 	}
+	RET()
+}
+
+func prefetch() {
+	TEXT("prefetch", NOSPLIT, "func(p *float32, n uintptr)")
+	Pragma("noescape")
+	Doc("prefetch asks for the cache lines of n > 0 numbers, and does not wait for them.")
+	p, n := param("p"), param("n")
+	Label("line")
+	PREFETCHT0(Mem{Base: p})
+	ADDQ(Imm(64), p)
+	SUBQ(Imm(16), n)
+	JHI(LabelRef("line"))
 	RET()
 }
 
