@@ -1,6 +1,6 @@
 // Package openai_test runs the official OpenAI Go client against enginetest serve. It is a module of its own, because the client is heavy:
 //
-//	cd compat/openai && go test ./...
+//	cd compat/openai && go test -count=1 ./...   # the cache does not see the server's sources
 package openai_test
 
 import (
