@@ -62,6 +62,10 @@ type (
 	Faulter interface {
 		Faults() []engine.FaultReport
 	}
+	// ShutdownReporter says what its last Shutdown did, phase by phase.
+	ShutdownReporter interface {
+		ShutdownReport() engine.ShutdownReport
+	}
 )
 
 // Holder lists the device memory that an engine owns; after Shutdown the list must be empty.
@@ -79,4 +83,8 @@ var (
 	_ PrefixCacheResetter = (*engine.Engine)(nil)
 	_ Holder              = (*engine.Engine)(nil)
 	_ Faulter             = (*engine.Engine)(nil)
+	_ Parter              = (*engine.Engine)(nil)
+	_ Forker              = (*engine.Engine)(nil)
+	_ Sleeper             = (*engine.Engine)(nil)
+	_ ShutdownReporter    = (*engine.Engine)(nil)
 )

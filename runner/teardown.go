@@ -99,7 +99,20 @@ func (h *handle) shutdown(ctx context.Context) (string, error) {
 	if f, ok := h.engine.(Faulter); ok {
 		errs = append(errs, unfired(f.Faults()))
 	}
-	return "returned no error", errors.Join(errs...)
+	detail := "returned no error"
+	if r, ok := h.engine.(ShutdownReporter); ok {
+		detail = phases(r.ShutdownReport())
+	}
+	return detail, errors.Join(errs...)
+}
+
+// phases prints a shutdown in one line: "abort: 0 requests ended, release: 13.5 MiB of 13.5 MiB given back".
+func phases(r engine.ShutdownReport) string {
+	var parts []string
+	for _, p := range r.Phases {
+		parts = append(parts, p.Name+": "+p.Detail)
+	}
+	return strings.Join(parts, ", ")
 }
 
 func deadline(ctx context.Context) time.Time {
