@@ -2,7 +2,6 @@ package shutdown_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/engine"
-	"github.com/enginetest/enginetest/fixtures"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -60,18 +58,6 @@ func TestKillParent(t *testing.T) {
 			})
 		}
 	})
-}
-
-// envVictim makes this test binary a program that serves from a child core until it is killed. Its value finds its processes.
-const envVictim = "SHUTDOWN_VICTIM"
-
-func victim() {
-	e, err := engine.Open(context.Background(), engine.Config{Model: fixtures.Bundled(), Core: engine.ChildProcess, OffloadBytes: 1 << 20})
-	for err == nil {
-		_, err = e.Generate(context.Background(), some(400), some(400))
-	}
-	fmt.Println("victim:", err)
-	time.Sleep(time.Minute) // nobody but the test ends it
 }
 
 // killed starts a victim in a folder for temporary files of its own, has it killed at a random moment, and looks for what is left. With core set

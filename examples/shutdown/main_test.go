@@ -25,6 +25,8 @@ import (
 	"github.com/enginetest/enginetest/runner"
 )
 
+var _ runner.Forker = (*engine.Engine)(nil) // so the teardown looks for the core's process
+
 func TestMain(m *testing.M) {
 	if os.Getenv(envVictim) != "" {
 		victim() // does not return
@@ -36,7 +38,19 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// short and long are numbers of rounds.
+// envVictim makes this test binary a program that serves from a child core until it is killed. Its value finds its processes.
+const envVictim = "SHUTDOWN_VICTIM"
+
+func victim() {
+	e, err := engine.Open(context.Background(), engine.Config{Model: fixtures.Bundled(), Core: engine.ChildProcess, OffloadBytes: 1 << 20})
+	for err == nil {
+		_, err = e.Generate(context.Background(), some(400), some(400))
+	}
+	fmt.Println("victim:", err)
+	time.Sleep(time.Minute) // nobody but the test ends it
+}
+
+// rounds is how often something is repeated.
 func rounds(short, long int) int {
 	if os.Getenv("ENGINETEST_LONG") != "" {
 		return long
