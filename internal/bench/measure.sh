@@ -8,7 +8,7 @@ trap 'rm -rf "$bin"' EXIT
 go build -o "$bin" ./cmd/enginetest ./internal/bench/llamacpp
 fence='```'
 "$bin/llamacpp" -llama-bench "${1:-llama-bench}"
-for args in "--shape tiny" ""; do
+for args in "--shape tiny " ""; do
 	# shellcheck disable=SC2086 # words of arguments
-	printf '\n%s\n$ enginetest bench %s --cycles 200\n%s\n%s\n' "$fence" "$args" "$("$bin/enginetest" bench $args --device cpu --cycles 200)" "$fence"
+	printf '\n%s\n$ enginetest bench %s--cycles 200\n%s\n%s\n' "$fence" "$args" "$("$bin/enginetest" bench $args --device cpu --cycles 200)" "$fence"
 done
