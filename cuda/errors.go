@@ -49,7 +49,8 @@ func (c Code) sticky() bool {
 }
 
 // endsProcess says whether NVIDIA documents that only a new process can use CUDA after this result (CUresult and cudaError_t: the process is
-// inconsistent and has to be relaunched). Measured with 700: the primary context can be reset, but not retained again.
+// inconsistent and has to be relaunched). Measured with 700: the contexts of every device answer it, and none that was
+// released can be retained again.
 func (c Code) endsProcess() bool {
 	switch c {
 	case 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911:
@@ -134,8 +135,8 @@ func (e *DeadError) Unwrap() []error { return []error{ErrContextDead, e.First} }
 
 const onlyANewProcess = "only a new process can use CUDA again"
 
-// DeadProcessError says that the driver gives this process no context any more, because an earlier error (an illegal address, a failed launch)
-// left the process in a state that only its end repairs. What outlives a context and had not been freed before that error stays on the device
+// DeadProcessError says that the driver gives this process no context any more, on any device, because an earlier error (an illegal address, a
+// failed launch) left the process in a state that only its end repairs. What outlives a context and had not been freed before that error stays on the device
 // as long as the process lives. It matches ErrProcessDead and the driver's Code.
 type DeadProcessError struct {
 	Worker string // who met the earlier error; empty when this package did not see it

@@ -166,9 +166,10 @@ func TestFreeThatFails(t *testing.T) {
 	require.False(t, r.stub.Active(0))
 }
 
+// An illegal address, as measured on an H200: the contexts of all devices die, and no new one is to be had.
 func TestStickyErrorKillsTheContext(t *testing.T) {
-	r := stubRig(t, 1, 8<<20)
-	w := r.worker(t, 0)
+	r := stubRig(t, 2, 8<<20)
+	w, other := r.worker(t, 0), r.worker(t, 1)
 	var m, async *Memory
 	do(t, w, func() {
 		var err error
@@ -219,9 +220,12 @@ func TestStickyErrorKillsTheContext(t *testing.T) {
 	require.Equal(t, e.Kept, w.Holdings(), "the context is gone, the memory is not")
 	require.Equal(t, err, closeSoon(w), "closed once more")
 
+	require.ErrorIs(t, other.Do(other.Synchronize), ErrIllegalAddress, "the other device's context dies with it")
+	require.NoError(t, closeSoon(other))
+
 	d, err := Open(Library(r.stub.Path)) // another Driver of the same library
 	require.NoError(t, err)
-	v, err := d.Device("0")
+	v, err := d.Device("1")
 	require.NoError(t, err)
 	l := ledger.New(false)
 	_, err = NewWorker(v, Config{Ledger: l})

@@ -163,7 +163,7 @@ func everything(t *testing.T, w *Worker) {
 	}
 }
 
-// An illegal address kills the context and denies the process another one: Free and Close go on, and what Close reports as freed and as kept is
+// An illegal address kills the contexts of all devices and denies the process another one: Free and Close go on, and what Close reports as freed and as kept is
 // what NVML sees.
 func TestGPUStickyError(t *testing.T) {
 	if !inChild(t) {
@@ -233,10 +233,13 @@ func TestGPUStickyError(t *testing.T) {
 	t.Logf("NewWorker on the same device: %v", err)
 	requireDeadProcess(t, err, "rank 0")
 	if other != nil {
-		t.Logf("a worker on another device, opened before: %v", other.Do(other.Synchronize))
-		t.Logf("its Close: %v", closeSoon(other))
+		err = other.Do(other.Synchronize)
+		t.Logf("a worker on another device, opened before: %v", err)
+		require.ErrorIs(t, err, ErrIllegalAddress)
+		require.NoError(t, closeSoon(other))
 		_, err = NewWorker(vs[1], Config{})
 		t.Logf("NewWorker on another device: %v", err)
+		requireDeadProcess(t, err, "rank 0")
 	}
 }
 

@@ -61,7 +61,7 @@ static int sticky(int code) {
 	return code == 214 || code == 700 || code == 702 || code == 709 || code == 710 || (code >= 714 && code <= 719) || code == LOST;
 }
 
-// die leaves the context useless, and after most errors of that kind the process too.
+// die leaves the context useless; after most errors of that kind those on the other devices too, and no new one is to be had.
 static void die(int dev, int code) {
 	devices[dev].sticky = code;
 	if (!dead && code != 214 && code != 709 && code != LOST) dead = code;
@@ -98,7 +98,7 @@ static R context(void) {
 	device *d = &devices[current];
 	if (d->lost) return LOST;
 	if (!d->active || d->life != current_life) return CONTEXT_DESTROYED;
-	return d->sticky;
+	return dead ? dead : d->sticky;
 }
 
 #define BEGIN(call) do { R r_ = begin(call); if (r_) return end(r_); } while (0)
