@@ -119,7 +119,7 @@ func TestFaultsInShutdown(t *testing.T) {
 	for _, action := range []FaultAction{ActError, ActPanic, ActHang} {
 		t.Run(string(action), func(t *testing.T) {
 			e, err := Open(t.Context(), Config{
-				Model: tinyLlama, Logger: quiet, RecordStacks: true, Faults: []Fault{{Point: FaultShutdown, Action: action}},
+				Model: tinyLlama, Device: "cpu", Logger: quiet, RecordStacks: true, Faults: []Fault{{Point: FaultShutdown, Action: action}},
 			})
 			require.NoError(t, err)
 			runner := e.b.(*core).runner

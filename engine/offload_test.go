@@ -54,7 +54,7 @@ func (f *faulty) Load(ctx context.Context, k offload.Key, write func([]byte) err
 // openFaulty opens an engine of the tiny Llama whose host memory can fail, with room for 24 blocks on the device.
 func openFaulty(t *testing.T, f *faulty, cfg Config, timeout time.Duration) *Engine {
 	t.Helper()
-	cfg.Model, cfg.OffloadBytes = tinyLlama, 4<<20
+	cfg.Model, cfg.Device, cfg.OffloadBytes = tinyLlama, "cpu", 4<<20
 	cfg.KVCacheBytes, cfg.MaxModelLen = 24*16*1024, 160
 	if cfg.Logger == nil {
 		cfg.Logger = quiet
@@ -101,7 +101,7 @@ func ask12(t *testing.T, e *Engine) Output {
 // expected is what an engine without a second tier makes of it.
 func expected(t *testing.T) []int32 {
 	t.Helper()
-	return one(t, openTiny(t, Config{MaxModelLen: 160}), prompt100, SamplingParams{MaxTokens: 12, IgnoreEOS: true}).TokenIDs
+	return one(t, openTiny(t, Config{Device: "cpu", MaxModelLen: 160}), prompt100, SamplingParams{MaxTokens: 12, IgnoreEOS: true}).TokenIDs
 }
 
 // A prefix that the device has lost comes back from host memory, and the output is the same; rubbish there would be noticed.
@@ -236,7 +236,7 @@ func TestShutdownUnderPendingOffload(t *testing.T) {
 
 	store, hung, release := deaf()
 	defer release()
-	e, err := open(t.Context(), Config{Model: tinyLlama, OffloadBytes: 1 << 20, Logger: quiet}, func(c *core) (model, error) {
+	e, err := open(t.Context(), Config{Model: tinyLlama, Device: "cpu", OffloadBytes: 1 << 20, Logger: quiet}, func(c *core) (model, error) {
 		c.tierOptions.Timeout = 50 * time.Millisecond
 		c.connect = func(size int64) (offload.Connector, error) {
 			h, err := c.hostMemory(size)
@@ -314,7 +314,7 @@ func TestOffloadConfig(t *testing.T) {
 		var leak *LeakError
 		assert.NotErrorAs(t, err, &leak)
 	}
-	_, err := Open(t.Context(), Config{Model: tinyLlama, Logger: quiet, OffloadBytes: 1 << 20, Faults: []Fault{{Point: FaultAllocate, Action: ActOOM, After: 4}}})
+	_, err := Open(t.Context(), Config{Model: tinyLlama, Device: "cpu", Logger: quiet, OffloadBytes: 1 << 20, Faults: []Fault{{Point: FaultAllocate, Action: ActOOM, After: 4}}})
 	assert.ErrorIs(t, err, ErrOutOfMemory)
 }
 

@@ -44,7 +44,7 @@ func TestSleep(t *testing.T) {
 	require.NoError(t, err)
 	for level, kept := range map[int]int64{1: info.Size(), 2: 0} {
 		t.Run(fmt.Sprint("level ", level), func(t *testing.T) {
-			e := openTiny(t, Config{})
+			e := openTiny(t, Config{Device: "cpu"})
 			g.check(t, e)
 			before := ledger.ByOwner(e.Holdings())
 			for range 3 {
@@ -85,7 +85,7 @@ func TestWakeInParts(t *testing.T) {
 	for _, level := range []int{1, 2} {
 		for _, tags := range [][2]string{{TagWeights, TagKVCache}, {TagKVCache, TagWeights}} {
 			t.Run(fmt.Sprint(level, tags), func(t *testing.T) {
-				e := openTiny(t, Config{})
+				e := openTiny(t, Config{Device: "cpu"})
 				full := ledger.ByOwner(e.Holdings())
 				require.NoError(t, e.Sleep(t.Context(), level))
 				require.NoError(t, e.Wake(t.Context(), tags[0]))
@@ -118,7 +118,7 @@ func TestWakeInParts(t *testing.T) {
 // A deeper sleep drops what a lighter one kept; a lighter one after it brings nothing back.
 func TestSleepDeeper(t *testing.T) {
 	g := loadGolden(t)
-	e := openTiny(t, Config{})
+	e := openTiny(t, Config{Device: "cpu"})
 	require.NoError(t, e.Sleep(t.Context(), 1))
 	require.NotEmpty(t, e.Holdings())
 	require.NoError(t, e.Sleep(t.Context(), 2))
@@ -136,7 +136,7 @@ func TestSleepDeeper(t *testing.T) {
 }
 
 func TestSleepEndsWhatRuns(t *testing.T) {
-	e := openTiny(t, Config{})
+	e := openTiny(t, Config{Device: "cpu"})
 	type result struct {
 		outs []Output
 		err  error
@@ -175,7 +175,7 @@ func TestWakeIsTransactional(t *testing.T) {
 		} {
 			for _, f.Action = range []FaultAction{ActError, ActOOM} {
 				t.Run(fmt.Sprint(level, f.Point, f.After, f.Action), func(t *testing.T) {
-					e := openTiny(t, Config{Faults: []Fault{f}})
+					e := openTiny(t, Config{Device: "cpu", Faults: []Fault{f}})
 					require.NoError(t, e.Sleep(t.Context(), level))
 					asleep := e.Holdings()
 					err := e.Wake(t.Context())
@@ -203,7 +203,7 @@ func TestSleepReleaseFails(t *testing.T) {
 	g := loadGolden(t)
 	for after, owner := range []string{"kv_cache", "workspace", "rope", "weights", "weights"} {
 		t.Run(fmt.Sprint(owner, after), func(t *testing.T) {
-			e := openTiny(t, Config{Faults: []Fault{{Point: FaultShutdown, Action: ActError, After: after}}})
+			e := openTiny(t, Config{Device: "cpu", Faults: []Fault{{Point: FaultShutdown, Action: ActError, After: after}}})
 			full := ledger.ByOwner(e.Holdings())
 			err := e.Sleep(t.Context(), 2)
 			require.ErrorIs(t, err, ErrInjected)
@@ -223,7 +223,7 @@ func TestCheckpointVanishesInSleep(t *testing.T) {
 	dir := t.TempDir() + "/model"
 	require.NoError(t, os.CopyFS(dir, os.DirFS(tinyLlama)))
 	for level := range 2 {
-		e := openTiny(t, Config{Model: dir})
+		e := openTiny(t, Config{Device: "cpu", Model: dir})
 		require.NoError(t, e.Sleep(t.Context(), level+1))
 		require.NoError(t, os.Rename(dir, dir+"-away"))
 		err := e.Wake(t.Context())
@@ -245,7 +245,7 @@ func TestCheckpointVanishesInSleep(t *testing.T) {
 func TestShutdownFromSleep(t *testing.T) {
 	for _, level := range []int{1, 2} {
 		for _, woken := range [][]string{nil, {TagWeights}, {TagKVCache}} {
-			e := openTiny(t, Config{OffloadBytes: 1 << 20})
+			e := openTiny(t, Config{Device: "cpu", OffloadBytes: 1 << 20})
 			require.NoError(t, e.Sleep(t.Context(), level))
 			if woken != nil {
 				require.NoError(t, e.Wake(t.Context(), woken...))
@@ -259,7 +259,7 @@ func TestShutdownFromSleep(t *testing.T) {
 }
 
 func TestSleepRefusals(t *testing.T) {
-	e := openTiny(t, Config{Faults: []Fault{{Point: FaultForward, Action: ActError}}})
+	e := openTiny(t, Config{Device: "cpu", Faults: []Fault{{Point: FaultForward, Action: ActError}}})
 	var wrong *ParamError
 	require.ErrorAs(t, e.Sleep(t.Context(), 0), &wrong)
 	assert.EqualError(t, wrong, "engine: level is 0, must be 1 (weights stay on the host) or 2 (nothing stays)")
@@ -277,7 +277,7 @@ func TestSleepRefusals(t *testing.T) {
 	assert.Equal(t, Running, fake.State())
 	one(t, fake, ids(3, 0), SamplingParams{})
 
-	drained := openTiny(t, Config{})
+	drained := openTiny(t, Config{Device: "cpu"})
 	require.NoError(t, drained.Sleep(t.Context(), 1))
 	require.NoError(t, drained.Drain(t.Context()))
 	assert.ErrorIs(t, drained.Wake(t.Context()), ErrDraining)
@@ -287,7 +287,7 @@ func TestSleepRefusals(t *testing.T) {
 // A panic while it wakes is the engine's end like any other; Shutdown gives everything back.
 func TestWakePanics(t *testing.T) {
 	for after := 4; after <= 7; after++ {
-		e := openTiny(t, Config{Faults: []Fault{{Point: FaultAllocate, Action: ActPanic, After: after}}})
+		e := openTiny(t, Config{Device: "cpu", Faults: []Fault{{Point: FaultAllocate, Action: ActPanic, After: after}}})
 		require.NoError(t, e.Sleep(t.Context(), 2))
 		err := e.Wake(t.Context())
 		assert.ErrorIs(t, err, ErrEngineDead)
@@ -298,7 +298,7 @@ func TestWakePanics(t *testing.T) {
 
 // A wake that hangs: the caller's context ends its wait, and Shutdown the hang.
 func TestWakeHangs(t *testing.T) {
-	e := openTiny(t, Config{Faults: []Fault{{Point: FaultAllocate, Action: ActHang, After: 5}}})
+	e := openTiny(t, Config{Device: "cpu", Faults: []Fault{{Point: FaultAllocate, Action: ActHang, After: 5}}})
 	require.NoError(t, e.Sleep(t.Context(), 1))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
@@ -311,7 +311,7 @@ func TestWakeHangs(t *testing.T) {
 // Everybody sleeps, wakes and asks at once: every error is a known one, and the engine is whole in the end.
 func TestSleepUnderLoad(t *testing.T) {
 	g := loadGolden(t)
-	e := openTiny(t, Config{OffloadBytes: 1 << 20, KVCacheBytes: 60 * 16 * 1024, MaxModelLen: 160})
+	e := openTiny(t, Config{Device: "cpu", OffloadBytes: 1 << 20, KVCacheBytes: 60 * 16 * 1024, MaxModelLen: 160})
 	end := time.Now().Add(300 * time.Millisecond)
 	var wg sync.WaitGroup
 	answered, refused := make([]int, 6), make([]int, 6)
@@ -350,7 +350,7 @@ func TestSleepUnderLoad(t *testing.T) {
 // A Sleep that was queued while the engine still slept, before a Wake took effect: the engine ends asleep, and a request that slipped in between
 // is refused.
 func TestSleepQueuedBeforeWake(t *testing.T) {
-	e := openTiny(t, Config{})
+	e := openTiny(t, Config{Device: "cpu"})
 	c := e.b.(*core)
 	require.NoError(t, e.Sleep(t.Context(), 1))
 	queue := func() int { c.mu.Lock(); defer c.mu.Unlock(); return len(c.posted) }
@@ -401,7 +401,7 @@ func (r *tight) FreeMemory() (free, total int64, err error) {
 func TestWakeNeedsTheMemory(t *testing.T) {
 	for _, level := range []int{1, 2} {
 		r := &tight{}
-		e, err := open(t.Context(), Config{Model: tinyLlama, Logger: quiet, KVCacheBytes: 1 << 20}, func(c *core) (model, error) {
+		e, err := open(t.Context(), Config{Model: tinyLlama, Device: "cpu", Logger: quiet, KVCacheBytes: 1 << 20}, func(c *core) (model, error) {
 			m, err := loadCheckpoint(c)
 			if err == nil {
 				r.CPU = m.runner.(*modelrunner.CPU)
