@@ -2,7 +2,7 @@ package bench
 
 import (
 	"bytes"
-	"fmt"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -75,20 +75,20 @@ func (b *Bandwidth) Close() error {
 }
 
 // StepBytes is what one decoding step reads of a checkpoint: every tensor, but only a row of an embedding that is not the output layer too.
-func StepBytes(dir string) (int64, error) {
+func StepBytes(dir string) (n int64, err error) {
 	c, err := checkpoint.Open(dir)
 	if err != nil {
 		return 0, err
 	}
-	var n int64
+	defer func() { err = errors.Join(err, c.Close()) }()
 	for _, name := range c.Names() {
 		t, err := c.Tensor(name)
 		if err != nil {
-			return 0, fmt.Errorf("%w (and closing: %v)", err, c.Close())
+			return 0, err
 		}
 		if name != "model.embed_tokens.weight" || !c.Has("lm_head.weight") {
 			n += int64(len(t.Data))
 		}
 	}
-	return n, c.Close()
+	return n, nil
 }
