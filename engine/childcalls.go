@@ -1,0 +1,170 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/enginetest/enginetest/internal/wire"
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// What an Engine asks of a core in a child process.
+
+func (c *child) start(ctx context.Context, reqs []Request, stream bool) ([]*request, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("engine: not started: %w", err)
+	}
+	rs, handles := make([]*request, len(reqs)), make([]uint64, len(reqs))
+	c.mu.Lock()
+	if c.state != Running {
+		defer c.mu.Unlock()
+		return nil, c.state.refusal(c.cause)
+	}
+	o := startOrder{First: c.handle + 1, Stream: stream, Requests: reqs}
+	for i, q := range reqs {
+		c.handle++
+		rs[i] = &request{stream: stream, rules: rules{n: min(max(q.Sampling.N, 1), maxN)}, done: make(chan struct{}), more: make(chan struct{}, 1)}
+		rs[i].out = Output{Prompt: q.Prompt, PromptTokenIDs: slices.Clone(q.PromptTokenIDs)}
+		c.requests[c.handle], handles[i] = rs[i], c.handle
+	}
+	c.mu.Unlock()
+	ids, err := call[[]string](ctx, c, "start", o)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		for i, id := range ids {
+			rs[i].id = id
+		}
+		return rs, nil
+	}
+	for _, h := range handles {
+		delete(c.requests, h)
+	}
+	if ctx.Err() != nil { // they may have been started all the same
+		go c.abortHandles(handles)
+	}
+	return nil, err
+}
+
+func (c *child) abort(rs ...*request) {
+	var handles []uint64
+	c.mu.Lock()
+	for h, r := range c.requests {
+		if slices.Contains(rs, r) {
+			handles = append(handles, h)
+		}
+	}
+	c.mu.Unlock()
+	c.abortHandles(handles)
+}
+
+func (c *child) abortHandles(handles []uint64) {
+	if body, err := wire.Append(nil, &handles); err == nil && len(handles) > 0 {
+		_ = c.send(&order{Method: "abort", Body: body})
+	}
+}
+
+// ask is a call without a context of the caller's.
+func ask[Out, In any](c *child, name string, in In) (Out, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), askLimit)
+	defer cancel()
+	return call[Out](ctx, c, name, in)
+}
+
+func (c *child) abortID(id string) bool {
+	found, _ := ask[bool](c, "abort by id", id)
+	return found
+}
+
+func (c *child) resetPrefixCache(ctx context.Context) error {
+	if err := c.refusal(); err != nil {
+		return err
+	}
+	_, err := call[none](ctx, c, "reset prefix cache", none{})
+	return err
+}
+
+func (c *child) sleep(ctx context.Context, level int) error {
+	if err := c.refusal(); err != nil {
+		return err
+	}
+	_, err := call[none](ctx, c, "sleep", level)
+	return err
+}
+
+func (c *child) wakeUp(ctx context.Context, tags []string) error {
+	if err := c.refusal(); err != nil {
+		return err
+	}
+	_, err := call[none](ctx, c, "wake", tags)
+	return err
+}
+
+func (c *child) encode(text string) ([]int32, error) {
+	if err := c.refusal(); err != nil {
+		return nil, err
+	}
+	return ask[[]int32](c, "encode", text)
+}
+
+func (c *child) decode(ids []int32) (string, error) {
+	if err := c.refusal(); err != nil {
+		return "", err
+	}
+	return ask[string](c, "decode", ids)
+}
+
+func (c *child) drain(ctx context.Context) error {
+	c.mu.Lock()
+	over, result, refused := c.drained, c.drainErr, c.state.refusal(c.cause)
+	c.mu.Unlock()
+	if over {
+		return result
+	}
+	if refused != nil {
+		return refused
+	}
+	_, err := call[none](ctx, c, "drain", none{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.drained {
+		c.drained, c.drainErr = true, err
+	}
+	return c.drainErr
+}
+
+// refusal is why nothing is asked of the core any more.
+func (c *child) refusal() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.refusal(c.cause)
+}
+
+func (c *child) holdings() []ledger.Holding {
+	if c.gone() {
+		return nil
+	}
+	held, err := ask[[]ledger.Holding](c, "holdings", none{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.held = held
+	}
+	if c.ended != "" { // meanwhile
+		return nil
+	}
+	return slices.Clone(c.held)
+}
+
+func (c *child) faultReports() []FaultReport {
+	if !c.gone() {
+		if reports, err := ask[[]FaultReport](c, "faults", none{}); err == nil {
+			return reports
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.faults)
+}
+
