@@ -167,4 +167,3 @@ func (c *child) faultReports() []FaultReport {
 	defer c.mu.Unlock()
 	return slices.Clone(c.faults)
 }
-
