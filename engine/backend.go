@@ -26,6 +26,7 @@ type backend interface {
 	err() error
 
 	config() Config
+	eosTokenIDs() []int32
 	counters() Stats
 	holdings() []ledger.Holding
 	faultReports() []FaultReport
@@ -37,6 +38,7 @@ type backend interface {
 var _ backend = (*core)(nil)
 
 func (c *core) config() Config              { return c.cfg }
+func (c *core) eosTokenIDs() []int32        { return c.limits.eos }
 func (c *core) holdings() []ledger.Holding  { return c.ledger.Holdings() }
 func (c *core) faultReports() []FaultReport { return c.faults.report() }
 func (c *core) over() <-chan struct{}       { return c.done }

@@ -19,6 +19,7 @@ import (
 // child is the link to a core in a child process. It holds no device memory.
 type child struct {
 	cfg      Config
+	eos      []int32
 	openedAt string
 	log      *slog.Logger
 	proc     *proc.Child
@@ -88,7 +89,7 @@ func openChild(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, errors.Join(err, c.giveUp(grace))
 	}
 	c.mu.Lock()
-	c.cfg, c.stats = got.Config, got.Stats
+	c.cfg, c.eos, c.stats = got.Config, got.EOS, got.Stats
 	c.cfg.Logger = cfg.Logger
 	c.state.to(Running)
 	c.mu.Unlock()
@@ -289,6 +290,7 @@ func (c *child) pids() []int {
 }
 
 func (c *child) config() Config        { return c.cfg }
+func (c *child) eosTokenIDs() []int32  { return c.eos }
 func (c *child) over() <-chan struct{} { return c.done }
 func (c *child) parts() map[string]any { return nil }
 

@@ -55,6 +55,7 @@ type (
 	// opened is what a core says when it has loaded.
 	opened struct {
 		Config Config
+		EOS    []int32
 		Stats  Stats
 	}
 	// closed is what a core says when it has shut down.

@@ -29,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/enginetest/enginetest/ledger"
@@ -86,6 +87,9 @@ func errStartTimeout(limit time.Duration) error {
 
 // Config is what Open was given, with every default filled in.
 func (e *Engine) Config() Config { return e.b.config() }
+
+// EOSTokenIDs are the tokens that end a sequence, as the checkpoint says: generation_config.json's, else config.json's.
+func (e *Engine) EOSTokenIDs() []int32 { return slices.Clone(e.b.eosTokenIDs()) }
 
 // State is where the engine stands in its life.
 func (e *Engine) State() State { return e.b.counters().State }

@@ -108,3 +108,13 @@ func TestManyLives(t *testing.T) {
 	}
 	t.Log("teardowns took", took)
 }
+
+func TestBeamsEndAtEndOfSequence(t *testing.T) {
+	for _, core := range []engine.Core{engine.InProcess, engine.ChildProcess} {
+		r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Core: core, KVCacheBytes: 4 << 20})
+		beams := r.BeamSearch(engine.Request{Prompt: "2+3="}, 2, 6)
+		require.Len(t, beams, 2)
+		assert.Equal(t, "5", beams[0].Text, core)
+		assert.Len(t, beams[0].TokenIDs, 2, "the digit and the end")
+	}
+}

@@ -84,6 +84,7 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.IntVar(&cfg.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens in one step (default 2048)")
 	f.Float64Var(&cfg.MemoryUtilization, "memory-utilization", 0, "share of the device's memory for weights and KV cache, in (0, 1]")
 	f.Int64Var(&cfg.KVCacheBytes, "kv-cache-bytes", 0, "size of the KV cache; overrides --memory-utilization")
+	f.Int64Var(&cfg.OffloadBytes, "offload-bytes", 0, "host memory for KV blocks that the device has no room for; 0 is off")
 	f.BoolVar(&cfg.DisablePrefixCache, "disable-prefix-cache", false, "compute every prompt in full")
 	f.BoolVar(&cfg.DisableChunkedPrefill, "disable-chunked-prefill", false, "a prompt is computed in one step")
 	f.BoolVar(&cfg.SkipTokenizer, "skip-tokenizer", false, "token ids only")
