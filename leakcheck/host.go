@@ -39,7 +39,7 @@ func Diff(before, after *HostState) []Finding {
 		if _, ok := before.items[key]; ok || it.uncertain {
 			continue
 		}
-		out = append(out, Finding{Kind: it.kind, Name: key, Text: it.name, Signature: string(it.kind) + " " + it.what, accept: it.what})
+		out = append(out, Finding{Kind: it.kind, Name: key, Text: it.name, Signature: string(it.kind) + " " + it.what, accept: pattern(it.what)})
 	}
 	rank := func(f Finding) int {
 		return slices.Index([]Kind{Process, Socket, Descriptor, Mapping, SharedMemory, TemporaryFile}, f.Kind)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 func snapshot(dirs []string) (*HostState, error) {
@@ -192,6 +193,36 @@ func (h *HostState) mappings() (inUse map[string]bool, err error) {
 		h.add(kindOfFile(path), fmt.Sprintf("mapping %d of %s", seen[path], path), fmt.Sprintf("%s is mapped (%d KiB at %#x)", path, (b-a)>>10, a), path)
 	}
 	return inUse, nil
+}
+
+// ephemeral is the range of the ports that the kernel gives out.
+var ephemeral = sync.OnceValue(func() (r [2]int) {
+	r = [2]int{32768, 60999}
+	text, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	fmt.Sscan(string(text), &r[0], &r[1]) //nolint:errcheck // the defaults stand when it cannot be read
+	return r
+})
+
+var endpoint = regexp.MustCompile(`:(\d+)( |$)`)
+
+// pattern is what Allow takes for a thing in every run: ports that the kernel picked, process ids and the long numbers that temporary files
+// get are "*".
+func pattern(what string) string {
+	if strings.HasPrefix(what, "socket: tcp") || strings.HasPrefix(what, "socket: udp") {
+		return endpoint.ReplaceAllStringFunc(what, func(s string) string {
+			port, _ := strconv.Atoi(strings.Trim(s, ": "))
+			if r := ephemeral(); port < r[0] || port > r[1] {
+				return s
+			}
+			return strings.Replace(s, strconv.Itoa(port), "*", 1)
+		})
+	}
+	return number.ReplaceAllStringFunc(what, func(n string) string {
+		if len(n) > 4 || n == strconv.Itoa(os.Getpid()) {
+			return "*"
+		}
+		return n
+	})
 }
 
 var library = regexp.MustCompile(`\.so(\.[0-9.]+)?$|/locale-archive$|/gconv-modules\.cache$`)

@@ -185,6 +185,14 @@ func TestHost(t *testing.T) {
 	for _, want := range []string{"weights.bin", "tcp " + l.Addr().String() + " listening", "sleep 100"} {
 		assert.ErrorContains(t, err, want)
 	}
+	// the patterns that the report offers work in other runs too: no port that the kernel picked, no random folder
+	assert.ErrorContains(t, err, `Allow("socket: tcp 127.0.0.1:* listening")`)
+	var patterns []string
+	for _, f := range err.(*Error).Findings {
+		assert.NotRegexp(t, `\d{5}`, f.accept)
+		patterns = append(patterns, f.accept)
+	}
+	require.NoError(t, before.Restored(ctx, brief, Allow(patterns...)))
 	cmd.Process.Kill()
 	cmd.Wait()
 	l.Close()

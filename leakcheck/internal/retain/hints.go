@@ -26,6 +26,10 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 	switch {
 	case named("method value") && any(func(s Step) bool { return strings.Contains(s.Edge, " key") }):
 		return "a cache keyed by a method value keeps its receiver: key it by the method expression, or delete the entry in Close"
+	case named("*context.timerCtx"):
+		return "a context with a deadline keeps its values and what waits for it until it fires or is cancelled: call its cancel function in Close"
+	case named("*http.persistConn"):
+		return "an idle HTTP connection keeps its Transport and all that this refers to: close every response's body, and call CloseIdleConnections in Close"
 	case root.Kind == "timer":
 		return "a pending timer keeps its function and what that captured: Stop it in Close"
 	case root.Kind == "test cleanup":
@@ -44,6 +48,10 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 		return "a context keeps its values, and its parents' values, for as long as anything derived from it lives: pass an id, not the object"
 	case strings.Contains(edges.String(), "beyond its length"):
 		return "an element behind the slice's end is still in its array: clear it before cutting the slice (slices.Delete does)"
+	case any(func(s Step) bool {
+		return strings.Contains(s.Note, "a string of ") && strings.Contains(s.Note, "keeps its whole array")
+	}):
+		return "a part of a string keeps the whole string: copy the part (strings.Clone)"
 	case any(func(s Step) bool { return strings.Contains(s.Note, "keeps its whole array") }):
 		return "a part of a slice keeps the whole array: copy the part (slices.Clone)"
 	case x.throughError(views):
@@ -54,12 +62,18 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 		return "a stored method value keeps its receiver: remove it in Close"
 	case root.Kind == "goroutine" && strings.Contains(root.Name, "the one that checks"):
 		return "the goroutine that checks holds it itself, in a variable that is still used or in a deferred call: let go of it first"
+	case root.Kind == "goroutine" && strings.Contains(root.Name, "[chan send"):
+		return "a goroutine that waits to send keeps what it sends and all that it captured: receive, or let it select on its context too, and wait for it to end"
 	case root.Kind == "goroutine" && strings.Contains(root.Edge, "not in the stack map"):
 		return "if the goroutine no longer uses it, this is a dead slot: end or join the goroutine before the check"
-	case root.Kind == "goroutine" && strings.Contains(root.Name, "[chan ") || strings.Contains(root.Name, "[select"):
+	case root.Kind == "goroutine" && strings.Contains(root.Name, "[IO wait"):
+		return "a goroutine that waits for input or output keeps what it uses: close the connection, listener or file in Close, and wait for it to end"
+	case root.Kind == "goroutine" && (strings.Contains(root.Name, "[chan ") || strings.Contains(root.Name, "[select")):
 		return "a goroutine that waits on a channel keeps all that it captured: close the channel or cancel its context in Close, and wait for it to end"
 	case root.Kind == "goroutine":
 		return "a goroutine keeps what it uses until it ends: stop it in Close, and wait for it"
+	case any(func(s Step) bool { return strings.Contains(s.Note, keepsWhole) }):
+		return "a pointer to a part keeps the whole object: copy the value, or drop the pointer in Close"
 	case root.Kind == "global":
 		return "a package-level variable keeps it: remove the entry in Close, or hold it by a weak.Pointer"
 	}

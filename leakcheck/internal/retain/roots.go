@@ -289,9 +289,16 @@ func (x *explainer) describeFrame(r root) (view, Step) {
 		in = f
 	}
 	fn, file, line := in.Func, "", 0
-	for at := slices.Index(x.d.Goroutines[f.Goroutine].Frames, x.index(in)); at < len(x.d.Goroutines[f.Goroutine].Frames); at++ {
+	frames := x.d.Goroutines[f.Goroutine].Frames
+	first := slices.Index(frames, x.index(in))
+	if first > 0 && goWrapper.MatchString(in.Func) { // "go f(x)" compiles to a nameless function that calls f: it is f that the reader knows
+		if callee := x.d.Frames[frames[first-1]].Func; !internalName(callee) {
+			first--
+		}
+	}
+	for at := max(0, first); at < len(frames); at++ {
 		// when it is blocked in the runtime, or in this package, name the user's function that called
-		c := &x.d.Frames[x.d.Goroutines[f.Goroutine].Frames[at]]
+		c := &x.d.Frames[frames[at]]
 		if n, f, l := symbols.Line(c.PC, func(name string) bool { return internalName(name) || own(name) }); n != "" {
 			fn, file, line = n, f, l
 			break
@@ -316,6 +323,8 @@ func (x *explainer) describeFrame(r root) (view, Step) {
 	st.Edge = e.label
 	return e.next, st
 }
+
+var goWrapper = regexp.MustCompile(`\.gowrap\d+$`)
 
 // index is the inverse of &x.d.Frames[i].
 func (x *explainer) index(f *heapdump.Frame) int {

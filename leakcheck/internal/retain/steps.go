@@ -2,7 +2,9 @@ package retain
 
 import (
 	"fmt"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/enginetest/enginetest/leakcheck/internal/symbols"
@@ -15,6 +17,9 @@ func (x *explainer) steps(rootStep Step, objects []int, views, expected []view, 
 	last := func() *Step { return &out[len(out)-1] }
 	for k, v := range views {
 		if note := x.subSlice(expected[k], objects[k]); note != "" {
+			last().Note = strings.TrimPrefix(last().Note+"; "+note, "; ")
+		}
+		if note := x.interior(expected[k], v); note != "" {
 			last().Note = strings.TrimPrefix(last().Note+"; "+note, "; ")
 		}
 		if k < len(views)-1 && storage(v) {
@@ -90,7 +95,45 @@ func (x *explainer) subSlice(v view, o int) string {
 	if used*2 >= size || size-used < 1024 {
 		return ""
 	}
+	if v.text {
+		return fmt.Sprintf("a string of %s keeps its whole array of %s", ledger.FormatBytes(int64(used)), ledger.FormatBytes(int64(size)))
+	}
 	return fmt.Sprintf("a slice of %s keeps its whole array of %s", ledger.FormatBytes(int64(used)), ledger.FormatBytes(int64(size)))
+}
+
+// interior says when a pointer leads to a part of an object only, and to which.
+func (x *explainer) interior(expected, v view) string {
+	if v.kind != value || v.slice || v.n > 1 || expected.kind != value || expected.slice || expected.t == v.t || expected.base < v.base {
+		return ""
+	}
+	part := partAt(v.t, expected.base-v.base, expected.t)
+	if part == "" {
+		return ""
+	}
+	return "points to " + part + " of it, which " + keepsWhole
+}
+
+const keepsWhole = "keeps all of it"
+
+// partAt names the field or element of a t that starts at off and has type want; "" when it is the first word of t, or none.
+func partAt(t reflect.Type, off uint64, want reflect.Type) (label string) {
+	for {
+		switch {
+		case t == want && off == 0 && label != "":
+			return label
+		case t.Kind() == reflect.Struct:
+			f, ok := fieldAt(t, off)
+			if !ok {
+				return ""
+			}
+			label, t, off = label+"."+f.Name, f.Type, off-uint64(f.Offset)
+		case t.Kind() == reflect.Array && t.Elem().Size() > 0:
+			size := uint64(t.Elem().Size())
+			label, t, off = label+fmt.Sprintf("[%d]", off/size), t.Elem(), off%size
+		default:
+			return ""
+		}
+	}
 }
 
 // foldRuns shortens linked lists.
@@ -112,8 +155,13 @@ func foldRuns(steps []Step) (out []Step) {
 	return out
 }
 
-// foldRoot replaces the runtime's way to a timer, and the testing package's to a cleanup, by what the user wrote.
+// foldRoot replaces the runtime's way to a timer, to a cleanup's argument, and the testing package's to a cleanup, by what the user wrote.
 func (x *explainer) foldRoot(p *Path) {
+	if s := p.Steps; s[0].Kind == "cleanup" && len(s) > 2 && s[1].Size == 8 && s[1].key == "object" { // the copy of an argument that is one pointer
+		s[0].Edge = "argument"
+		p.Steps = slices.Delete(s, 1, 2)
+		return
+	}
 	for i := len(p.Steps) - 2; i > 0; i-- {
 		s, next := p.Steps[i], p.Steps[i+1]
 		switch {
@@ -129,6 +177,9 @@ func (x *explainer) foldRoot(p *Path) {
 
 var digits = regexp.MustCompile(`\[[^\]]*\]|0x[0-9a-f]+|\+[0-9]+`)
 
+// libraryMethod matches a method of the standard library: the first element of its path has no dot.
+var libraryMethod = regexp.MustCompile(`^([a-z0-9]+(?:/[a-z0-9]+)*\.\(\*\w+\))\.\w+$`)
+
 // signature is the path without what differs from run to run.
 func signature(steps []Step) (sig, accept string) {
 	parts := make([]string, len(steps))
@@ -143,6 +194,9 @@ func signature(steps []Step) (sig, accept string) {
 	}
 	root := steps[0]
 	accept = strings.TrimPrefix(root.key, "goroutine in ")
+	if m := libraryMethod.FindStringSubmatch(accept); m != nil && root.Kind == "goroutine" {
+		accept = m[1] // several goroutines work for such a value: readLoop and writeLoop of a connection
+	}
 	if len(steps) > 2 && (root.Kind == "timer" || root.Kind == "test cleanup") || accept == "" || root.Kind == "unknown root" {
 		accept = steps[1].key
 	}

@@ -17,6 +17,7 @@ type view struct {
 	n     uint64       // a value: how many in a row
 	fn    string       // a closure's function
 	slice bool         // a value: the elements of a slice, of length n
+	text  bool         // the bytes of a string
 	how   string       // how the type is known, when it is not certain
 }
 
@@ -74,7 +75,7 @@ func (x *explainer) edge(v view, slot uint64) edge {
 		return x.mapEdge(v, slot)
 	case channel: // {qcount, dataqsiz, buf, …}
 		if at == 16 {
-			return edge{ok: true, label: " buffered", next: view{kind: value, t: v.t, base: target, n: x.d.Word(v.base + 8), how: "channel buffer"}}
+			return edge{ok: true, label: " buffered", next: view{kind: value, t: v.t, base: target, n: x.d.Word(v.base + 8), slice: true}}
 		}
 		return edge{label: " waiter"}
 	}
@@ -190,7 +191,7 @@ func (x *explainer) pointee(t reflect.Type, base, target uint64, label string) e
 	case reflect.Slice:
 		e.next = view{kind: value, t: t.Elem(), base: target, n: x.d.Word(base + 8), slice: true}
 	case reflect.String:
-		e.next = view{kind: value, t: reflect.TypeFor[byte](), base: target, n: x.d.Word(base + 8), slice: true}
+		e.next = view{kind: value, t: reflect.TypeFor[byte](), base: target, n: x.d.Word(base + 8), slice: true, text: true}
 	case reflect.Interface:
 		dynamic := x.dynamic(x.d.Word(base))
 		if dynamic == nil {

@@ -224,9 +224,6 @@ func (d *debugInfo) part(die dwarf.Offset, off uint64) (p Part) {
 			die = to
 		case dwarf.TagPointerType:
 			p.Elem, p.pointee = d.typeOf(to), to
-			if l, ok := strings.CutSuffix(p.Label, ".array"); ok {
-				p.Label, p.Slice = l, true
-			}
 			return p
 		case dwarf.TagArrayType:
 			size := d.size(to)
@@ -238,6 +235,12 @@ func (d *debugInfo) part(die dwarf.Offset, off uint64) (p Part) {
 		case dwarf.TagStructType:
 			if to := d.atomicPointer(e); to != 0 { // an unsafe.Pointer to a type that only its name tells
 				p.Elem, p.pointee = d.typeOf(to), to
+				return p
+			}
+			if k, _ := e.Val(attrGoKind).(int64); reflect.Kind(k) == reflect.Slice { // its descriptor is missing, its elements' may be there
+				if to := d.element(r, e); to != 0 {
+					p.Elem, p.pointee, p.Slice = d.typeOf(to), to, true
+				}
 				return p
 			}
 			member := d.member(r, e, off)
@@ -281,6 +284,18 @@ func (d *debugInfo) atomicPointer(e *dwarf.Entry) dwarf.Offset {
 		}
 	}
 	return e.Offset
+}
+
+// element gives the type that the first field of a slice, the pointer to its array, points to.
+func (d *debugInfo) element(r *dwarf.Reader, slice *dwarf.Entry) dwarf.Offset {
+	if m := d.member(r, slice, 0); m != nil {
+		to, _ := m.Val(dwarf.AttrType).(dwarf.Offset)
+		if e := d.entry(to); e != nil && e.Tag == dwarf.TagPointerType {
+			to, _ = e.Val(dwarf.AttrType).(dwarf.Offset)
+			return to
+		}
+	}
+	return 0
 }
 
 // member finds the field of a struct that an offset lies in.

@@ -324,9 +324,16 @@ func Line(pc uint64, skip func(fn string) bool) (fn, file string, line int) {
 			return plain(f.Function), f.File, f.Line
 		}
 		if !more {
-			return "", "", 0
+			break
 		}
 	}
+	// CallersFrames gives the innermost inlined function only; when that is skipped, its host may be the one: sync.(*RWMutex).RLock in the user's.
+	f := outerFunc(pc)
+	if f == nil || skip == nil || f.Name() == "" || skip(f.Name()) {
+		return "", "", 0
+	}
+	file, line = f.FileLine(f.Entry()) // the line of the call is not known
+	return plain(f.Name()), file, line
 }
 
 // Sane checks that the layout of the runtime's tables is the one that this package knows.

@@ -41,7 +41,7 @@ var (
 )
 
 var more = []Case{
-	{Name: "part of a string", Kind: "sub-slice", Root: "corpus.parts", Via: "keeps its whole array", Hint: "slices.Clone",
+	{Name: "part of a string", Kind: "sub-slice", Root: "corpus.parts", Via: "keeps its whole array", Hint: "strings.Clone",
 		Plant: func(track func(any)) func() {
 			s := strings.Repeat("x", 1<<16)
 			parts = append(parts, s[100:110])
