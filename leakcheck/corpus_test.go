@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-var rounds = flag.Int("rounds", 5, "how often every clean look-alike and every clean twin runs in TestCorpus")
+var rounds = flag.Int("rounds", 3, "how often every clean look-alike and every clean twin runs in TestCorpus")
 
 // plant runs f and gives what it tracked. Nothing of it stays on the caller's stack.
 //

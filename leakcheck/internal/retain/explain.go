@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/enginetest/enginetest/leakcheck/internal/heapdump"
 	"github.com/enginetest/enginetest/leakcheck/internal/symbols"
@@ -310,6 +311,11 @@ func (x *explainer) typed(objects []int, slots []uint64, first, last view) (view
 // choose decides between what the referrer says of an object and what the object says of itself.
 func (x *explainer) choose(expected view, o int, slot uint64, last bool) view {
 	own := x.intrinsic(o)
+	if expected.kind == value && !last && !covers(expected, slot) && (expected.t == reflect.TypeFor[time.Timer]() || expected.t == reflect.TypeFor[time.Ticker]()) {
+		if whole := x.types.Named("runtime.timeTimer"); whole != nil { // what these two are the head of
+			expected = oneValue(whole, expected.base)
+		}
+	}
 	if !expected.known() || !x.fits(expected, o) || !last && !covers(expected, slot) {
 		return own
 	}

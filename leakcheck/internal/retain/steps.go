@@ -162,7 +162,9 @@ func (x *explainer) foldRoot(p *Path) {
 		p.Steps = slices.Delete(s, 1, 2)
 		return
 	}
-	for i := len(p.Steps) - 2; i > 0; i-- {
+	name := strings.TrimPrefix(p.Steps[0].Name, "a variable used by ")
+	users := p.Steps[0].Kind == "global" && !internalName(name) && !strings.HasPrefix(name, "at 0x") // who holds a timer is the one to name
+	for i := len(p.Steps) - 2; i > 0 && !users; i-- {
 		s, next := p.Steps[i], p.Steps[i+1]
 		switch {
 		case s.Name == "*runtime.timer" || s.Name == "*time.Timer" && p.Steps[0].Kind == "global" && strings.HasPrefix(p.Steps[0].Name, "runtime."):

@@ -41,7 +41,7 @@ var (
 )
 
 // Cleans lists the look-alikes; besides, every planted leak is clean after its undo.
-func Cleans() []Clean { return cleans }
+func Cleans() []Clean { return slices.Concat(cleans, cleanEngines) }
 
 var cleans = []Clean{
 	{"unreachable cycle", func(track func(any)) {
