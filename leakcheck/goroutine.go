@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"runtime/pprof"
 	"strconv"
@@ -156,30 +157,48 @@ func (s *Scope) leftovers(waited time.Duration) error {
 	return newError(fs, s.cfg.allow)
 }
 
+var plumbing = regexp.MustCompile(`^(internal/|sync\.|sync/|time\.|syscall\.|net\.|os\.|io\.|bufio\.|context\.|reflect\.|crypto/tls\.|golang\.org/x/sys/)`)
+
+// where is the innermost function that says what the goroutine does, and the pattern that accepts it. Many wait in internal/poll or sync: that
+// name would accept them all.
+func (g *goroutine) where() (at frame, accept string) {
+	for _, f := range g.frames {
+		if !plumbing.MatchString(f.fn) {
+			return f, f.fn
+		}
+	}
+	at = frame{fn: "?"}
+	if n := len(g.frames); n > 0 {
+		at = g.frames[n-1]
+	}
+	if g.creator.fn != "" {
+		return at, "created by " + g.creator.fn
+	}
+	return at, at.fn
+}
+
 // finding describes goroutines that stand at the same place.
 func finding(gs []goroutine) Finding {
 	g := gs[0]
-	top := frame{fn: "?"}
-	if len(g.frames) > 0 {
-		top = g.frames[0]
-	}
+	top, accept := g.where()
 	state := g.state
 	if g.since != "" {
 		state += ", for " + g.since
 	}
-	f := Finding{Kind: Goroutine, Name: fmt.Sprintf("goroutine %d", g.id), Signature: "goroutine in " + top.fn, accept: top.fn}
+	f := Finding{Kind: Goroutine, Name: fmt.Sprintf("goroutine %d", g.id), Signature: "goroutine in " + top.fn, accept: accept}
 	f.Text = fmt.Sprintf("goroutine %d [%s] in %s", g.id, state, top)
 	if len(gs) > 1 {
 		f.Text += fmt.Sprintf(" and %d like it", len(gs)-1)
 	}
 	var b strings.Builder
 	for i, fr := range g.frames {
-		if i == 12 {
-			fmt.Fprintf(&b, "… %d more\n", len(g.frames)-i)
-			break
-		}
 		f.Signature += " < " + fr.fn
-		fmt.Fprintln(&b, fr)
+		if i < 12 {
+			fmt.Fprintln(&b, fr)
+		}
+	}
+	if more := len(g.frames) - 12; more > 0 {
+		fmt.Fprintf(&b, "… %d more\n", more)
 	}
 	if g.creator.fn != "" {
 		f.Signature += " created by " + g.creator.fn
