@@ -170,7 +170,7 @@ func TestChildShutdown(t *testing.T) {
 }
 
 func TestChildSleeps(t *testing.T) {
-	e := openTiny(t, Config{Core: ChildProcess})
+	e := openTiny(t, Config{Device: "cpu", Core: ChildProcess})
 	var p *ParamError
 	assert.ErrorAs(t, e.Sleep(t.Context(), 9), &p)
 	before := one(t, e, ids(5, 0), SamplingParams{MaxTokens: 8})

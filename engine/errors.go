@@ -88,6 +88,11 @@ type CheckpointError = checkpoint.Error
 
 // public adds the error that a user can test for to one of an internal package.
 func public(err error) error {
+	var onGPU *cuda.PanicError
+	var panicked *PanicError
+	if errors.As(err, &onGPU) && !errors.As(err, &panicked) {
+		err = panicError("work on the GPU's thread", onGPU.Value, onGPU.Stack)
+	}
 	var oom *cpu.OutOfMemory
 	if (errors.As(err, &oom) || errors.Is(err, cuda.ErrOutOfMemory)) && !errors.Is(err, ErrOutOfMemory) {
 		return fmt.Errorf("%w: %w", ErrOutOfMemory, err)

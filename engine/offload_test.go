@@ -308,7 +308,7 @@ func TestOffloadConfig(t *testing.T) {
 		{Config{OffloadBytes: 16383}, "engine: OffloadBytes is 16383, must be at least 16384, one KV block"},
 		{Config{OffloadBytes: 1 << 60}, "engine: out of device memory: OffloadBytes is 1.0 EiB, and "},
 	} {
-		tc.cfg.Model, tc.cfg.Logger = tinyLlama, quiet
+		tc.cfg.Model, tc.cfg.Device, tc.cfg.Logger = tinyLlama, "cpu", quiet
 		_, err := Open(t.Context(), tc.cfg)
 		assert.ErrorContains(t, err, tc.want)
 		var leak *LeakError

@@ -47,7 +47,7 @@ func TestOpenRefusesWhatCannotBe(t *testing.T) {
 }
 
 func TestConfigIsResolved(t *testing.T) {
-	e := openTiny(t, Config{})
+	e := openTiny(t, Config{Device: "cpu"})
 	got := e.Config()
 	got.Logger = nil
 	assert.Equal(t, Config{

@@ -165,8 +165,11 @@ func (f *Fixture) hostState(ctx context.Context) (string, error) {
 	if f.host.err != nil {
 		return "", skipped("%v", f.host.err)
 	}
-	return "files, sockets, mappings, shared memory and children are as before", f.host.state.Restored(ctx, leakcheck.Allow(f.opts.allow...))
+	return "files, sockets, mappings, shared memory and children are as before", f.host.state.Restored(ctx, leakcheck.Allow(append(cudaKeeps, f.opts.allow...)...))
 }
+
+// cudaKeeps is what the CUDA driver holds from its first use in a process to the end of that process; no call gives it back (driver 580).
+var cudaKeeps = []string{"/dev/nvidia*", "socket: unix @cuda-uvmfd-*"}
 
 // gpuBaseline is what the GPUs held before the engine.
 type gpuBaseline struct {

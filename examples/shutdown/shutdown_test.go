@@ -246,6 +246,7 @@ func TestStartupError(t *testing.T) {
 
 func TestSleep(t *testing.T) {
 	everywhere(t, "sleep: fail, wake, work", func(t *testing.T, cfg engine.Config) {
+		cfg.Device = "cpu" // no other device sleeps, or lends host memory to its KV cache, yet
 		r, e := start(t, cfg)
 		before := r.GenerateGreedy("The lighthouse", 20).Text
 		for level := 1; level <= 2; level++ {
@@ -259,6 +260,7 @@ func TestSleep(t *testing.T) {
 		gone(t, r)
 	})
 	everywhere(t, "sleep: shut down asleep", func(t *testing.T, cfg engine.Config) {
+		cfg.Device = "cpu"
 		r, e := start(t, cfg)
 		require.NoError(t, e.Sleep(t.Context(), 1))
 		gone(t, r)
@@ -273,7 +275,7 @@ func TestSleep(t *testing.T) {
 		gone(t, r)
 	})
 	everywhere(t, "reset: with offloads under way", func(t *testing.T, cfg engine.Config) {
-		cfg.OffloadBytes, cfg.KVCacheBytes = 64<<20, 4<<20
+		cfg.Device, cfg.OffloadBytes, cfg.KVCacheBytes = "cpu", 64<<20, 4<<20
 		r, e := start(t, cfg)
 		for i := range 4 { // more than the device has room for
 			req := some(200)
