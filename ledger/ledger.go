@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -106,7 +107,7 @@ func (l *Ledger) Holdings() []Holding {
 	return out
 }
 
-// Bytes is the sum of the live allocations, Peak the largest it has been.
+// Bytes is the sum of the live allocations.
 func (l *Ledger) Bytes() int64 { l.mu.Lock(); defer l.mu.Unlock(); return l.bytes }
 
 // Peak is the largest sum of live allocations so far.
@@ -136,14 +137,11 @@ func Format(hs []Holding) string {
 // FormatBytes prints a size with a binary unit: "512 B", "63.1 GiB".
 func FormatBytes(n int64) string {
 	const units = "KMGTPE"
-	if n < 0 {
-		return "-" + FormatBytes(-n)
-	}
-	if n < 1024 {
+	if -1024 < n && n < 1024 {
 		return fmt.Sprintf("%d B", n)
 	}
 	f, i := float64(n)/1024, 0
-	for ; f >= 1023.95 && i < len(units)-1; i++ {
+	for ; math.Abs(f) >= 1023.95 && i < len(units)-1; i++ {
 		f /= 1024
 	}
 	return fmt.Sprintf("%.1f %ciB", f, units[i])
