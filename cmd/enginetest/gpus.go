@@ -92,6 +92,9 @@ the larger counts. It gives up early when the reading has not moved for a while 
 }
 
 func waitCondition(cmd *cobra.Command, ratio float64, bytes string, settled time.Duration) (gpuwait.Condition, error) {
+	if !(ratio >= 0 && ratio < 1) { // here and not only in gpuwait: wrong use is wrong use where there is no GPU, too
+		return gpuwait.Condition{}, usagef("--ratio is %v, must be in [0, 1)", ratio)
+	}
 	cond := gpuwait.Ratio(ratio)
 	if bytes != "" {
 		n, err := parseBytes(bytes)
