@@ -215,45 +215,13 @@ func (r *Runner) results(b *modelrunner.Batch, rows []wanted, out []modelrunner.
 
 // check refuses a batch that would read or write where it must not: a fault of the scheduler's, not of a request.
 func (r *Runner) check(b *modelrunner.Batch) error {
-	n, size := len(b.Tokens), r.options.BlockSize
 	switch {
 	case r.kv == nil:
 		return errors.New("there is no KV cache: AllocateKV comes before, Close after Execute")
-	case n == 0:
+	case len(b.Tokens) == 0:
 		return errors.New("no tokens")
-	case n > r.work.tokens:
-		return fmt.Errorf("%d tokens, room for %d (MaxNumBatchedTokens)", n, r.work.tokens)
-	case len(b.Positions) != n || len(b.Slots) != n:
-		return fmt.Errorf("%d tokens, %d positions, %d slots", n, len(b.Positions), len(b.Slots))
 	}
-	for i, id := range b.Tokens {
-		switch {
-		case uint(id) >= uint(r.VocabSize):
-			return fmt.Errorf("token %d in row %d, the vocabulary has %d", id, i, r.VocabSize)
-		case uint(b.Positions[i]) >= uint(r.rope.positions):
-			return fmt.Errorf("position %d in row %d, the longest sequence is %d (MaxModelLen)", b.Positions[i], i, r.rope.positions)
-		case uint(b.Slots[i]) >= uint(r.blocks*size):
-			return fmt.Errorf("slot %d in row %d, the KV cache has %d", b.Slots[i], i, r.blocks*size)
-		}
-	}
-	end := 0
-	for i, s := range b.Seqs {
-		if s.Start != end || s.Len <= 0 || s.Start+s.Len > n {
-			return fmt.Errorf("sequence %d has rows [%d, %d) of %d, want them to begin at %d", i, s.Start, s.Start+s.Len, n, end)
-		}
-		end = s.Start + s.Len
-		if int(b.Positions[end-1]) != s.Context-1 || s.Context > len(s.Blocks)*size || len(s.Targets) > s.Len {
-			return fmt.Errorf("sequence %d: last position %d, context %d, %d blocks of %d, %d prompt targets in %d rows",
-				i, b.Positions[end-1], s.Context, len(s.Blocks), size, len(s.Targets), s.Len)
-		}
-		for _, id := range s.Blocks {
-			if uint(id) >= uint(r.blocks) {
-				return fmt.Errorf("sequence %d: block %d, the KV cache has %d", i, id, r.blocks)
-			}
-		}
-	}
-	if end != n {
-		return fmt.Errorf("%d tokens, the sequences have %d", n, end)
-	}
-	return nil
+	return b.Check(modelrunner.Limits{
+		Tokens: r.work.tokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks, BlockSize: r.options.BlockSize,
+	})
 }

@@ -121,46 +121,11 @@ func (r *CPU) results(b *Batch) ([]SeqResult, error) {
 
 // check refuses a batch that would read or write where it must not: a fault of the scheduler's, not of a request.
 func (r *CPU) check(b *Batch) error {
-	n, size := len(b.Tokens), r.options.BlockSize
 	switch {
 	case r.work.x == nil && len(r.parts) > 0:
 		return fmt.Errorf("the weights are asleep: WakeWeights comes before Execute")
 	case r.kv == nil:
 		return fmt.Errorf("there is no KV cache: AllocateKV comes before, Close after Execute")
-	case n > r.work.tokens:
-		return fmt.Errorf("%d tokens, room for %d (MaxNumBatchedTokens)", n, r.work.tokens)
-	case len(b.Positions) != n || len(b.Slots) != n:
-		return fmt.Errorf("%d tokens, %d positions, %d slots", n, len(b.Positions), len(b.Slots))
 	}
-	for i, id := range b.Tokens {
-		if uint(id) >= uint(r.VocabSize) {
-			return fmt.Errorf("token %d in row %d, the vocabulary has %d", id, i, r.VocabSize)
-		}
-		if uint(b.Positions[i]) >= uint(r.rope.positions) {
-			return fmt.Errorf("position %d in row %d, the longest sequence is %d (MaxModelLen)", b.Positions[i], i, r.rope.positions)
-		}
-		if uint(b.Slots[i]) >= uint(r.blocks*size) {
-			return fmt.Errorf("slot %d in row %d, the KV cache has %d", b.Slots[i], i, r.blocks*size)
-		}
-	}
-	end := 0
-	for i, s := range b.Seqs {
-		if s.Start != end || s.Len <= 0 || s.Start+s.Len > n {
-			return fmt.Errorf("sequence %d has rows [%d, %d) of %d, want them to begin at %d", i, s.Start, s.Start+s.Len, n, end)
-		}
-		end = s.Start + s.Len
-		if int(b.Positions[end-1]) != s.Context-1 || s.Context > len(s.Blocks)*size || len(s.Targets) > s.Len {
-			return fmt.Errorf("sequence %d: last position %d, context %d, %d blocks of %d, %d prompt targets in %d rows",
-				i, b.Positions[end-1], s.Context, len(s.Blocks), size, len(s.Targets), s.Len)
-		}
-		for _, id := range s.Blocks {
-			if uint(id) >= uint(r.blocks) {
-				return fmt.Errorf("sequence %d: block %d, the KV cache has %d", i, id, r.blocks)
-			}
-		}
-	}
-	if end != n {
-		return fmt.Errorf("%d tokens, the sequences have %d", n, end)
-	}
-	return nil
+	return b.Check(Limits{Tokens: r.work.tokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks, BlockSize: r.options.BlockSize})
 }
