@@ -215,12 +215,21 @@ func TestResetEndsWithItsContext(t *testing.T) {
 
 func TestResetUnderLoadRefuses(t *testing.T) {
 	e := openFaulty(t, &faulty{}, Config{}, 0)
-	for d, err := range e.Stream(t.Context(), Request{PromptTokenIDs: prompt100, Sampling: SamplingParams{MaxTokens: 50, IgnoreEOS: true}}) {
-		require.NoError(t, err)
-		if len(d.TokenIDs) > 0 {
-			assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), ErrBlocksInUse)
-			break
+	refused := func() bool { // false when the request, which takes a millisecond, was over before the reset came to the loop
+		for d, err := range e.Stream(t.Context(), Request{PromptTokenIDs: prompt100, Sampling: SamplingParams{MaxTokens: 50, IgnoreEOS: true}}) {
+			require.NoError(t, err)
+			if len(d.TokenIDs) > 0 {
+				err := e.ResetPrefixCache(t.Context())
+				if err != nil {
+					require.ErrorIs(t, err, ErrBlocksInUse)
+				}
+				return err != nil
+			}
 		}
+		return false
+	}
+	for attempt := 0; !refused(); attempt++ {
+		require.Less(t, attempt, 100, "no reset was refused while a request held blocks")
 	}
 	require.Eventually(t, func() bool { return e.ResetPrefixCache(t.Context()) == nil }, 5*time.Second, time.Millisecond)
 	assert.Zero(t, e.Stats().OffloadBlocksUsed)

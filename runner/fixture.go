@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"github.com/enginetest/enginetest/leakcheck"
@@ -123,7 +124,11 @@ func (f *Fixture) take() Engine {
 	e := f.engine
 	f.engine = nil
 	if p, ok := e.(Forker); ok {
-		f.processes = append(f.processes, processes(p.PIDs())...) // it may have started more since
+		for _, q := range processes(p.PIDs()) { // it may have started more since
+			if !slices.Contains(f.processes, q) {
+				f.processes = append(f.processes, q)
+			}
+		}
 	}
 	return e
 }

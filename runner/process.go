@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,22 +16,24 @@ import (
 type process struct {
 	pid     int
 	started string // as /proc has it; "" where there is no /proc
-	command string
 }
 
 // processes looks pids up while they live.
 func processes(pids []int) (out []process) {
 	for _, pid := range pids {
-		p := process{pid: pid, command: "?"}
+		p := process{pid: pid}
 		if stat, ok := readStat(pid); ok {
 			p.started = stat.started
-			if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil {
-				p.command = strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
-			}
 		}
 		out = append(out, p)
 	}
 	return out
+}
+
+// command is the process's command line now, "?" when it cannot be read: just after a fork it is not there yet, and after the end no more.
+func (p process) command() string {
+	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+	return cmp.Or(strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " ")), "?")
 }
 
 // alive reports whether the process still runs. A zombie does not: it holds nothing and only waits for its parent to ask.
@@ -87,7 +90,7 @@ func reap(ctx context.Context, engine []process) (string, error) {
 func killed(alive []process) error {
 	var errs []error
 	for _, p := range alive {
-		how := "it was killed"
+		how, command := "it was killed", p.command()
 		found, err := os.FindProcess(p.pid)
 		if err == nil {
 			err = found.Kill()
@@ -95,7 +98,7 @@ func killed(alive []process) error {
 		if err != nil {
 			how = "killing it failed: " + err.Error()
 		}
-		errs = append(errs, fmt.Errorf("process %d of the engine (%s) is still there; %s", p.pid, p.command, how))
+		errs = append(errs, fmt.Errorf("process %d of the engine (%s) is still there; %s", p.pid, command, how))
 	}
 	return errors.Join(errs...)
 }

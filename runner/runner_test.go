@@ -208,7 +208,7 @@ func TestPlantedLeaksAreNamed(t *testing.T) {
 					go c.Wait()
 				}
 			},
-			[]string{"processes", "sleep 60", "it was killed"},
+			[]string{"processes", "(sleep 60) is still there; it was killed"},
 		},
 	} {
 		t.Run(leak.name, func(t *testing.T) {
