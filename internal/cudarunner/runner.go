@@ -45,7 +45,7 @@ type Runner struct {
 	worker  *cuda.Worker
 	stream  *cuda.Stream
 	kernels *kernelSet
-	parts   []part // in the order they were acquired
+	parts   modelrunner.Parts
 
 	weights *cuda.Memory
 	rope    ropeTable
@@ -61,13 +61,6 @@ type Runner struct {
 
 	took     time.Duration // how long loading took, for reports
 	samplers chan *sample.Sampler
-}
-
-// part is something that the runner holds and gives back in Close.
-type part struct {
-	owner   string
-	bytes   int64
-	release func() error
 }
 
 var _ modelrunner.Runner = (*Runner)(nil)
@@ -88,6 +81,7 @@ func New(ckpt *checkpoint.Checkpoint, o Options) (_ *Runner, err error) {
 		o.Ledger = ledger.New(o.Stacks)
 	}
 	r := &Runner{options: o, graphs: map[graphKey]*graph{}}
+	r.parts = modelrunner.Parts{Package: "cudarunner", Hooks: &r.options.Hooks}
 	opened := false
 	defer func() { // after a panic too
 		err = errors.Join(err, ckpt.Close())
@@ -161,7 +155,7 @@ func (r *Runner) takeMemory(b *binder) error {
 
 // own enters something to be released by Close.
 func (r *Runner) own(owner string, bytes int64, release func() error) {
-	r.parts = append(r.parts, part{owner, bytes, release})
+	r.parts.Add(modelrunner.Part{Owner: owner, Bytes: bytes, Release: release})
 }
 
 // alloc takes device memory for an owner until Close.
@@ -230,44 +224,15 @@ func (r *Runner) Close() error {
 	if r.worker == nil {
 		return nil
 	}
-	var errs []error
-	err := r.worker.Do(func() error {
-		var left []part
-		for _, p := range slices.Backward(r.parts) {
-			if err := r.release(p); err != nil {
-				errs = append(errs, fmt.Errorf("cudarunner: releasing %s (%s): %w", p.owner, ledger.FormatBytes(p.bytes), err))
-				left = append([]part{p}, left...)
-			}
-		}
-		r.parts = left
-		return nil
-	})
+	err := r.worker.Do(func() error { return r.parts.Release(nil) })
 	if errors.Is(err, cuda.ErrClosed) {
 		return nil
 	}
-	if len(r.parts) > 0 && r.worker.Err() == nil { // kept by a hook: another Close tries again
-		return errors.Join(append(errs, err)...)
+	if r.parts.Len() > 0 && r.worker.Err() == nil { // kept by a hook: another Close tries again
+		return err
 	}
 	r.kv, r.blocks, r.graphs = nil, 0, nil
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	return errors.Join(append(errs, err, r.worker.Close(ctx))...)
-}
-
-// release gives one part back. A panic is an error here: the parts that come after must go too.
-func (r *Runner) release(p part) (err error) {
-	defer func() {
-		v := recover()
-		if cause, ok := v.(error); ok {
-			err = fmt.Errorf("panic: %w", cause)
-		} else if v != nil {
-			err = fmt.Errorf("panic: %v", v)
-		}
-	}()
-	if hook := r.options.Hooks.Release; hook != nil {
-		if err := hook(p.owner, p.bytes); err != nil {
-			return err
-		}
-	}
-	return p.release()
+	return errors.Join(err, r.worker.Close(ctx))
 }

@@ -40,7 +40,7 @@ type CPU struct {
 	options Options
 	alloc   *cpu.Allocator
 	pool    *cpu.Pool
-	parts   []part // in the order they were acquired
+	parts   Parts
 	files   *files // the checkpoint; nil while it is closed
 	source  source
 
@@ -50,15 +50,6 @@ type CPU struct {
 	blocks   int
 	samplers chan *sample.Sampler         // one a thread
 	trace    func(layer int, x []float32) // for tests: the hidden states as they enter each layer
-}
-
-// part is something that the runner holds and gives back in Close.
-type part struct {
-	owner   string
-	bytes   int64
-	release func() error
-	file    bool // the checkpoint's files
-	stale   bool // would not go
 }
 
 var (
@@ -78,6 +69,7 @@ func NewCPU(ckpt *checkpoint.Checkpoint, o Options) (_ *CPU, err error) {
 	r := &CPU{options: o, alloc: cpu.NewAllocator(cpu.AllocatorConfig{
 		Index: o.Index, Ledger: o.Ledger, Capacity: o.Capacity, Before: o.Hooks.Allocate,
 	})}
+	r.parts = Parts{Package: "modelrunner", Hooks: &r.options.Hooks}
 	opened := false
 	defer func() { // after a panic too
 		if !opened {
@@ -145,7 +137,7 @@ func (r *CPU) floats(owner string, n int) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.parts = append(r.parts, part{owner: owner, bytes: 4 * int64(n), release: b.Free})
+	r.parts.Add(Part{Owner: owner, Bytes: 4 * int64(n), Release: b.Free})
 	return b.Float32s(), nil
 }
 
@@ -214,48 +206,10 @@ func (r *CPU) Holdings() []ledger.Holding {
 // Close implements [Runner]: it releases every part, the last acquired first, whatever fails. What would not go is in the error, stays in
 // the ledger, and is tried again by another Close.
 func (r *CPU) Close() error {
-	err := r.releaseParts(func(part) bool { return true })
+	err := r.parts.Release(nil)
 	r.kv, r.blocks, r.work, r.rope = nil, 0, workspace{}, ropeTable{}
 	if r.pool != nil {
 		r.pool.Close()
 	}
 	return err
-}
-
-// releaseParts releases the parts of a kind, the last acquired first, whatever fails.
-func (r *CPU) releaseParts(which func(part) bool) error {
-	var errs []error
-	var left []part
-	for _, p := range slices.Backward(r.parts) {
-		if which(p) {
-			err := r.release(p)
-			if err == nil {
-				continue
-			}
-			errs = append(errs, fmt.Errorf("modelrunner: releasing %s (%s): %w", p.owner, ledger.FormatBytes(p.bytes), err))
-			p.stale = true
-		}
-		left = append(left, p)
-	}
-	slices.Reverse(left)
-	r.parts = left
-	return errors.Join(errs...)
-}
-
-// release gives one part back. A panic is an error here: the parts that come after must go too.
-func (r *CPU) release(p part) (err error) {
-	defer func() {
-		v := recover()
-		if cause, ok := v.(error); ok {
-			err = fmt.Errorf("panic: %w", cause)
-		} else if v != nil {
-			err = fmt.Errorf("panic: %v", v)
-		}
-	}()
-	if hook := r.options.Hooks.Release; hook != nil {
-		if err := hook(p.owner, p.bytes); err != nil {
-			return err
-		}
-	}
-	return p.release()
 }

@@ -122,7 +122,7 @@ func (r *CPU) results(b *Batch) ([]SeqResult, error) {
 // check refuses a batch that would read or write where it must not: a fault of the scheduler's, not of a request.
 func (r *CPU) check(b *Batch) error {
 	switch {
-	case r.work.x == nil && len(r.parts) > 0:
+	case r.work.x == nil && r.parts.Len() > 0:
 		return fmt.Errorf("the weights are asleep: WakeWeights comes before Execute")
 	case r.kv == nil:
 		return fmt.Errorf("there is no KV cache: AllocateKV comes before, Close after Execute")

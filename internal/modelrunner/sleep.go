@@ -21,7 +21,7 @@ func (r *CPU) Sleep(keep bool) error {
 		r.model = &model{Config: r.Config} // no way into memory that is gone
 	}
 	r.kv, r.blocks, r.work, r.rope = nil, 0, workspace{}, ropeTable{}
-	err := r.releaseParts(func(p part) bool { return !p.file || !keep })
+	err := r.parts.Release(func(p Part) bool { return !p.file || !keep })
 	if keep && r.files != nil {
 		r.files.enter(r.alloc.Ledger(), hostDevice)
 	}
@@ -36,7 +36,7 @@ func (r *CPU) WakeWeights() (err error) {
 	if err := r.releaseStale(); err != nil {
 		return err
 	}
-	had, kept := len(r.parts), r.files != nil
+	had, kept := r.parts.Len(), r.files != nil
 	woken := false
 	defer func() { // after a panic too
 		if !woken {
@@ -60,10 +60,7 @@ func (r *CPU) WakeWeights() (err error) {
 func (r *CPU) undoWake(had int, kept bool) error {
 	r.model = &model{Config: r.source.config}
 	r.work, r.rope = workspace{}, ropeTable{}
-	before := r.parts[:had:had]
-	r.parts = r.parts[had:]
-	err := r.releaseParts(func(part) bool { return true })
-	r.parts = append(before, r.parts...)
+	err := r.parts.ReleaseFrom(had)
 	if kept {
 		r.files.enter(r.alloc.Ledger(), hostDevice)
 	}
@@ -71,7 +68,7 @@ func (r *CPU) undoWake(had int, kept bool) error {
 }
 
 // releaseStale tries once more to release what Sleep could not.
-func (r *CPU) releaseStale() error { return r.releaseParts(func(p part) bool { return p.stale }) }
+func (r *CPU) releaseStale() error { return r.parts.Release(func(p Part) bool { return p.stale }) }
 
 // reopen opens the checkpoint again, which must not have changed.
 func (r *CPU) reopen() error {
@@ -96,17 +93,18 @@ type files struct {
 // adopt makes a checkpoint the runner's, and enters its mapped files in the ledger.
 func (r *CPU) adopt(ckpt *checkpoint.Checkpoint) {
 	f := &files{ckpt: ckpt}
-	p := part{owner: "weights", file: true}
+	p := Part{Owner: "weights", file: true}
 	for _, m := range ckpt.Mappings() {
-		p.bytes += m.Bytes
+		p.Bytes += m.Bytes
 	}
 	f.enter(r.alloc.Ledger(), r.alloc.Device())
-	p.release = func() error {
+	p.Release = func() error {
 		err := ckpt.Close()
 		r.files = nil
 		return errors.Join(err, f.strike(r.alloc.Ledger()))
 	}
-	r.files, r.parts = f, append(r.parts, p)
+	r.files = f
+	r.parts.Add(p)
 }
 
 // enter puts the files in the ledger as a device's, and nobody else's.
