@@ -26,8 +26,9 @@ type Device struct {
 	MemoryPools bool  // stream-ordered allocation
 	VMM         bool  // virtual memory management
 
-	d      *Driver
-	handle int32
+	d        *Driver
+	handle   int32
+	maxPitch int64 // of a strided copy
 }
 
 // String gives "NVIDIA H200 (GPU-6fd6ac6d-…, sm_90, 132 SMs, 139.8 GiB)".
@@ -88,6 +89,7 @@ func (d *Driver) Device(id string) (Device, error) {
 
 // Device attributes (CUdevice_attribute).
 const (
+	attrMaxPitch    = 11
 	attrSMs         = 16
 	attrL2Bytes     = 38
 	attrMajor       = 75
@@ -128,7 +130,7 @@ func (d *Driver) describe(ordinal int) (Device, error) {
 		return v, err
 	}
 	v.TotalMemory = int64(total)
-	attrs := [...]int{attrMajor, attrMinor, attrSMs, attrL2Bytes, attrMaxShared, attrVMM, attrMemoryPools}
+	attrs := [...]int{attrMajor, attrMinor, attrSMs, attrL2Bytes, attrMaxShared, attrVMM, attrMemoryPools, attrMaxPitch}
 	var got [len(attrs)]int
 	for i, a := range attrs {
 		var err error
@@ -137,7 +139,7 @@ func (d *Driver) describe(ordinal int) (Device, error) {
 		}
 	}
 	v.Major, v.Minor, v.SMs, v.L2Bytes, v.MaxShared = got[0], got[1], got[2], int64(got[3]), int64(got[4])
-	v.VMM, v.MemoryPools = got[5] != 0, got[6] != 0
+	v.VMM, v.MemoryPools, v.maxPitch = got[5] != 0, got[6] != 0, int64(got[7])
 	return v, nil
 }
 

@@ -104,7 +104,11 @@ func TestLeaksAreNamedAndFreed(t *testing.T) {
 				} else {
 					assert.Zero(t, h.Bytes)
 				}
-				assert.Equal(t, vs[0].UUID, h.Device)
+				if kind == KindPinned {
+					assert.Equal(t, HostDevice, h.Device)
+				} else {
+					assert.Equal(t, vs[0].UUID, h.Device)
+				}
 				assert.Contains(t, h.Stack[0], "cuda.", "the first frame is the caller's")
 				assert.Contains(t, h.Stack[0], "leak_test.go:")
 				assert.NotContains(t, h.Stack[len(h.Stack)-1], "worker.go", "the thread's own frames are no news")

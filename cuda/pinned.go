@@ -24,26 +24,26 @@ func (w *Worker) AllocPinned(owner string, size int64) (*Pinned, error) {
 	host := uintptr(w.out[0])
 	b := unsafe.Slice(*(**byte)(unsafe.Pointer(&w.out[0])), size)
 	free := func() error { return w.call(&w.d.fn.memFreeHost, host) }
-	return w.pinned(owner, b, host, free)
+	return w.pinned(KindPinned, owner, b, int64(len(b)), host, free)
 }
 
 // Register page-locks memory that exists already, such as a mapped file or a large Go slice (35 ms for 1 GiB), until Free. The slice has to stay
-// as it is that long.
+// as it is that long. The ledger has it with 0 bytes (KindLocked).
 func (w *Worker) Register(owner string, b []byte) (*Pinned, error) {
 	if err := w.enterAlloc("Register", int64(len(b))); err != nil {
 		return nil, err
 	}
 	const portable, mapped = 1, 2 // CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP
 	if err := w.callWith(&w.d.fn.memHostRegister, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), portable|mapped); err != nil {
-		return nil, w.noMemory(KindPinned, owner, int64(len(b)), err)
+		return nil, w.noMemory(KindLocked, owner, int64(len(b)), err)
 	}
 	host := uintptr(unsafe.Pointer(&b[0]))
-	return w.pinned(owner, b, host, func() error { return w.call(&w.d.fn.memHostUnreg, host) })
+	return w.pinned(KindLocked, owner, b, 0, host, func() error { return w.call(&w.d.fn.memHostUnreg, host) })
 }
 
-func (w *Worker) pinned(owner string, b []byte, host uintptr, free func() error) (*Pinned, error) {
+func (w *Worker) pinned(kind, owner string, b []byte, entered int64, host uintptr, free func() error) (*Pinned, error) {
 	p := &Pinned{bytes: b}
-	w.add(&p.resource, KindPinned, owner, int64(len(b)), host, free)
+	w.add(&p.resource, kind, owner, entered, host, free)
 	if err := w.call(&w.d.fn.memHostDevicePtr, w.result(0), host, 0); err != nil {
 		return nil, errors.Join(err, p.Free()) // what cannot be freed now stays in the ledger for Close
 	}
@@ -79,7 +79,7 @@ func (p *Pinned) span(w *Worker, call string, off, n int64) (uintptr, error) {
 	if err := w.use(call, &p.resource); err != nil {
 		return 0, err
 	}
-	if size := p.holding.Bytes; off < 0 || n < 0 || off > size-n {
+	if size := int64(len(p.bytes)); off < 0 || n < 0 || off > size-n {
 		return 0, outOfRange(call, off, n, size, &p.resource)
 	}
 	return p.holding.Addr + uintptr(off), nil

@@ -16,13 +16,17 @@ const (
 	KindAsync   = "async"   // cuMemAllocAsync, from the device's pool or a Pool
 	KindPool    = "pool"    // a Pool itself
 	KindVMM     = "vmm"     // cuMemCreate, mapped
-	KindPinned  = "pinned"  // host memory, page-locked
+	KindPinned  = "pinned"  // host memory, page-locked, on [HostDevice]
+	KindLocked  = "locked"  // host memory of somebody else, page-locked by Register: 0 bytes here, who allocated it has entered it
 	KindStream  = "stream"
 	KindEvent   = "event"
 	KindModule  = "module"
 	KindGraph   = "graph"
 	KindExec    = "graph exec" // an instantiated graph
 )
+
+// HostDevice is the device of host memory in the ledger.
+const HostDevice = "host"
 
 // resource is what a worker's allocations have in common: an entry in the ledger and a way to give it back, once.
 type resource struct {
@@ -40,8 +44,12 @@ func (w *Worker) add(r *resource, kind, owner string, bytes int64, addr uintptr,
 	if owner == "" {
 		owner = "unowned"
 	}
+	device := w.dev.UUID
+	if kind == KindPinned || kind == KindLocked {
+		device = HostDevice
+	}
 	r.w, r.release = w, release
-	r.holding = ledger.Holding{Owner: owner, Kind: kind, Device: w.dev.UUID, Bytes: bytes, Addr: addr, Stack: w.stack()}
+	r.holding = ledger.Holding{Owner: owner, Kind: kind, Device: device, Bytes: bytes, Addr: addr, Stack: w.stack()}
 	r.id = w.ledger.Add(r.holding)
 	w.live[r.id] = r
 }

@@ -71,6 +71,7 @@ type symbols struct {
 	copyDtoHAsync symbol `cu:"cuMemcpyDtoHAsync_v2"`
 	copyDtoDAsync symbol `cu:"cuMemcpyDtoDAsync_v2"`
 	copyPeerAsync symbol `cu:"cuMemcpyPeerAsync"`
+	copy2DAsync   symbol `cu:"cuMemcpy2DAsync_v2"`
 	setD8Async    symbol `cu:"cuMemsetD8Async"`
 	setD32Async   symbol `cu:"cuMemsetD32Async"`
 

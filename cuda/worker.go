@@ -48,6 +48,7 @@ type Worker struct {
 	args      [16]uintptr // of the call that is running: a preallocated block makes calls free of garbage
 	out       [4]uint64   // results of the call that is running
 	config    launchConfig
+	rows      copy2D
 	capturing bool
 	closeErr  error
 }

@@ -65,6 +65,7 @@ API R cuDeviceTotalMem_v2(uint64_t *n, int dev) { DEVICE("cuDeviceTotalMem_v2", 
 API R cuDeviceGetAttribute(int *v, int a, int dev) {
 	DEVICE("cuDeviceGetAttribute", dev);
 	switch (a) {
+	case 11: *v = MAX_PITCH; break;   // of a strided copy
 	case 16: *v = 4; break;          // SMs
 	case 38: *v = 1 << 20; break;    // L2
 	case 75: *v = 9; break;

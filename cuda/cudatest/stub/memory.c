@@ -235,6 +235,21 @@ API R cuMemcpyDtoDAsync_v2(P to, P from, uint64_t n, void *s) {
 	STREAM_ARG(s);
 	return end(copy(s, to, from, n, 1, 1));
 }
+struct copy2d { // CUDA_MEMCPY2D; types: 1 host, 2 device
+	uint64_t from_x, from_y; int from_type; P from_host, from; void *from_array; uint64_t from_pitch;
+	uint64_t to_x, to_y; int to_type; P to_host, to; void *to_array; uint64_t to_pitch, width, height;
+};
+API R cuMemcpy2DAsync_v2(const struct copy2d *c, void *s) {
+	CONTEXT("cuMemcpy2DAsync_v2");
+	STREAM_ARG(s);
+	CHECK(c->from_pitch >= c->width && c->to_pitch >= c->width && c->from_pitch <= MAX_PITCH && c->to_pitch <= MAX_PITCH, INVALID_VALUE);
+	P from = c->from_type == 1 ? c->from_host : c->from, to = c->to_type == 1 ? c->to_host : c->to;
+	for (uint64_t i = 0; i < c->height; i++) {
+		R r = copy(s, to + (c->to_y + i) * c->to_pitch + c->to_x, from + (c->from_y + i) * c->from_pitch + c->from_x, c->width, 1, 1);
+		if (r) return end(r);
+	}
+	return end(OK);
+}
 API R cuMemcpyPeerAsync(P to, void *to_ctx, P from, void *from_ctx, uint64_t n, void *s) {
 	CONTEXT("cuMemcpyPeerAsync");
 	STREAM_ARG(s);

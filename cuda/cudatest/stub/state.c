@@ -41,6 +41,7 @@ typedef struct object {
 typedef struct { int retained, active, sticky, lost; long life; uint64_t used, capacity; object *pool; } device;
 
 #define MAX_DEVICES 8
+#define MAX_PITCH (1 << 20) // of a strided copy; the real one's is 2^31-1: too much for tests
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t resumed = PTHREAD_COND_INITIALIZER;
 static device devices[MAX_DEVICES];
