@@ -42,7 +42,7 @@ type CPU struct {
 	pool    *cpu.Pool
 	parts   Parts
 	files   *files // the checkpoint; nil while it is closed
-	source  source
+	source  Source
 
 	rope     ropeTable
 	work     workspace
@@ -86,7 +86,7 @@ func NewCPU(ckpt *checkpoint.Checkpoint, o Options) (_ *CPU, err error) {
 func (r *CPU) open(ckpt *checkpoint.Checkpoint) error {
 	r.adopt(ckpt)
 	var err error
-	if r.source, err = sourceOf(ckpt); err != nil {
+	if r.source, err = SourceOf(ckpt); err != nil {
 		return err
 	}
 	if err := r.load(); err != nil {

@@ -13,8 +13,8 @@ type Part struct {
 	Owner   string
 	Bytes   int64
 	Release func() error
+	Stays   int // the deepest sleep that leaves it: 0 none, 1 the one that keeps the weights on the host, 2 any
 
-	file  bool // the checkpoint's files
 	stale bool // would not go
 }
 
@@ -50,6 +50,9 @@ func (ps *Parts) Release(which func(Part) bool) error {
 	ps.list = left
 	return errors.Join(errs...)
 }
+
+// Retry releases what would not go.
+func (ps *Parts) Retry() error { return ps.Release(func(p Part) bool { return p.stale }) }
 
 // ReleaseFrom releases the parts after the first n.
 func (ps *Parts) ReleaseFrom(n int) error {

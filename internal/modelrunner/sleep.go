@@ -2,10 +2,6 @@ package modelrunner
 
 import (
 	"errors"
-	"fmt"
-	"os"
-	"reflect"
-	"time"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"
 	"github.com/enginetest/enginetest/ledger"
@@ -21,7 +17,7 @@ func (r *CPU) Sleep(keep bool) error {
 		r.model = &model{Config: r.Config} // no way into memory that is gone
 	}
 	r.kv, r.blocks, r.work, r.rope = nil, 0, workspace{}, ropeTable{}
-	err := r.parts.Release(func(p Part) bool { return !p.file || !keep })
+	err := r.parts.Release(func(p Part) bool { return p.Stays == 0 || !keep })
 	if keep && r.files != nil {
 		r.files.enter(r.alloc.Ledger(), hostDevice)
 	}
@@ -68,20 +64,16 @@ func (r *CPU) undoWake(had int, kept bool) error {
 }
 
 // releaseStale tries once more to release what Sleep could not.
-func (r *CPU) releaseStale() error { return r.parts.Release(func(p Part) bool { return p.stale }) }
+func (r *CPU) releaseStale() error { return r.parts.Retry() }
 
 // reopen opens the checkpoint again, which must not have changed.
 func (r *CPU) reopen() error {
-	ckpt, err := checkpoint.Open(r.source.dir)
+	ckpt, err := r.source.Reopen()
 	if err != nil {
 		return err
 	}
 	r.adopt(ckpt)
-	now, err := sourceOf(ckpt)
-	if err != nil {
-		return err
-	}
-	return r.source.same(now)
+	return nil
 }
 
 // files is the open checkpoint, whose mapped files are in the ledger.
@@ -93,7 +85,7 @@ type files struct {
 // adopt makes a checkpoint the runner's, and enters its mapped files in the ledger.
 func (r *CPU) adopt(ckpt *checkpoint.Checkpoint) {
 	f := &files{ckpt: ckpt}
-	p := Part{Owner: "weights", file: true}
+	p := Part{Owner: "weights", Stays: 1}
 	for _, m := range ckpt.Mappings() {
 		p.Bytes += m.Bytes
 	}
@@ -121,51 +113,4 @@ func (f *files) strike(l *ledger.Ledger) (err error) {
 	}
 	f.ids = nil
 	return err
-}
-
-// source is what a checkpoint was when it was opened. Its weights are told by the size and time of the files: reading all of them would take
-// as long as loading them.
-type source struct {
-	dir    string
-	config checkpoint.Config
-	files  []version
-}
-
-type version struct {
-	path     string
-	bytes    int64
-	modified time.Time
-}
-
-func (v version) String() string {
-	return fmt.Sprintf("%s of %s", ledger.FormatBytes(v.bytes), v.modified.Format("2006-01-02 15:04:05.000000000"))
-}
-
-func sourceOf(ckpt *checkpoint.Checkpoint) (source, error) {
-	s := source{dir: ckpt.Dir, config: ckpt.Config}
-	for _, m := range ckpt.Mappings() {
-		info, err := os.Stat(m.File)
-		if err != nil {
-			return s, &checkpoint.Error{File: m.File, Reason: "cannot stat", Err: err}
-		}
-		s.files = append(s.files, version{m.File, info.Size(), info.ModTime()})
-	}
-	return s, nil
-}
-
-// same says how a checkpoint differs from what it was.
-func (s source) same(now source) error {
-	const changed = "changed since it was first loaded"
-	if !reflect.DeepEqual(s.config, now.config) {
-		return &checkpoint.Error{File: s.dir, Field: "config.json", Reason: changed}
-	}
-	if len(s.files) != len(now.files) {
-		return &checkpoint.Error{File: s.dir, Reason: changed, Got: fmt.Sprint(len(now.files), " files"), Want: fmt.Sprint(len(s.files))}
-	}
-	for i, was := range s.files {
-		if is := now.files[i]; is.path != was.path || is.bytes != was.bytes || !is.modified.Equal(was.modified) {
-			return &checkpoint.Error{File: is.path, Reason: changed, Got: is.String(), Want: was.String()}
-		}
-	}
-	return nil
 }
