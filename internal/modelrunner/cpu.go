@@ -14,14 +14,17 @@ import (
 
 // Options say how much a [CPU] runner makes room for.
 type Options struct {
-	Index               int            // of the device: "cpu:Index"
+	Index               int            // of the device: "cpu:Index"; of the first one in a Group
 	Threads             int            // 0 is GOMAXPROCS
 	BlockSize           int            // tokens in a KV block; 0 is 16
 	MaxModelLen         int            // positions; 0 is the checkpoint's max_position_embeddings
 	MaxNumBatchedTokens int            // tokens in a step; 0 is 2048
 	Ledger              *ledger.Ledger // nil is a new one, without stacks
-	Capacity            int64          // bytes of device memory; 0 is the machine's
+	Capacity            int64          // bytes of device memory; 0 is the machine's, of which each rank of a Group has its share
 	Hooks               Hooks
+
+	shard Shard
+	link  *meeting // with the other ranks; nil when there are none
 }
 
 // Hooks are called before what they are named for; an error of theirs is its error. nil hooks are not called. A hook may panic: the runner
@@ -37,6 +40,7 @@ type Hooks struct {
 // CPU is the runner of the CPU device: activations and KV cache are float32, weights stay as they are in the checkpoint's files.
 type CPU struct {
 	*model
+	share   Share
 	options Options
 	alloc   *cpu.Allocator
 	pool    *cpu.Pool
@@ -53,9 +57,8 @@ type CPU struct {
 }
 
 var (
-	_ Runner   = (*CPU)(nil)
-	_ Sleeper  = (*CPU)(nil)
-	_ KVCopier = (*CPU)(nil)
+	_ Runner       = (*CPU)(nil)
+	_ SleepingRank = (*CPU)(nil)
 )
 
 // NewCPU makes a runner of an open checkpoint, which is the runner's from then on: it is closed with it, and when NewCPU fails. Every tensor of
@@ -63,10 +66,14 @@ var (
 //
 // In the ledger: weights (the mapped files, and norms and biases widened to float32), rope, workspace; kv_cache after AllocateKV.
 func NewCPU(ckpt *checkpoint.Checkpoint, o Options) (_ *CPU, err error) {
+	share, err := Split(ckpt.Config, o.shard)
+	if err != nil {
+		return nil, errors.Join(err, ckpt.Close())
+	}
 	o.BlockSize = orDefault(o.BlockSize, 16)
 	o.MaxModelLen = orDefault(o.MaxModelLen, ckpt.Config.MaxPositions)
 	o.MaxNumBatchedTokens = orDefault(o.MaxNumBatchedTokens, 2048)
-	r := &CPU{options: o, alloc: cpu.NewAllocator(cpu.AllocatorConfig{
+	r := &CPU{share: share, options: o, alloc: cpu.NewAllocator(cpu.AllocatorConfig{
 		Index: o.Index, Ledger: o.Ledger, Capacity: o.Capacity, Before: o.Hooks.Allocate,
 	})}
 	r.parts = Parts{Package: "modelrunner", Hooks: &r.options.Hooks}
@@ -104,17 +111,19 @@ func (r *CPU) load() error {
 	if err := call(r.options.Hooks.Load); err != nil {
 		return err
 	}
-	m, vectors, err := bind(r.files.ckpt)
-	if err != nil {
-		return err
+	m, b := bind(r.files.ckpt, r.share)
+	if b.err != nil {
+		return b.err
 	}
-	r.model = m
+	r.model, r.files.others = m, b.others
+	r.files.enter(r.alloc.Ledger(), r.alloc.Device())
 	if r.pool == nil {
+		var err error
 		if r.pool, err = cpu.NewPool(r.options.Threads); err != nil {
 			return err
 		}
 	}
-	return r.takeMemory(vectors)
+	return r.takeMemory(b.vectors)
 }
 
 func orDefault(n, def int) int {
@@ -157,7 +166,7 @@ func (r *CPU) takeMemory(vectors []vector) error {
 		return err
 	}
 	r.rope.place(memory)
-	r.work = workspace{Config: &r.Config, tokens: r.options.MaxNumBatchedTokens}
+	r.work = workspace{share: &r.share, tokens: r.options.MaxNumBatchedTokens}
 	if memory, err = r.floats("workspace", r.work.size()); err != nil {
 		return err
 	}
@@ -170,8 +179,19 @@ func (r *CPU) KVBytesPerBlock() int64 {
 	return 4 * 2 * int64(r.NumLayers) * int64(r.options.BlockSize) * int64(r.NumKVHeads) * int64(r.HeadDim)
 }
 
-// FreeMemory implements [Runner].
-func (r *CPU) FreeMemory() (free, total int64, err error) { return r.alloc.Memory() }
+// Device implements [Rank].
+func (r *CPU) Device() string { return r.alloc.Device() }
+
+// FreeMemory implements [Runner]. Devices of a Group share the machine's memory out.
+func (r *CPU) FreeMemory() (free, total int64, err error) {
+	free, total, err = r.alloc.Memory()
+	if r.options.Capacity == 0 {
+		free, total = free/int64(r.share.Size), total/int64(r.share.Size)
+	}
+	return free, total, err
+}
+
+const kvOwner = "kv_cache"
 
 // AllocateKV implements [Runner].
 func (r *CPU) AllocateKV(blocks int) error {
@@ -184,7 +204,7 @@ func (r *CPU) AllocateKV(blocks int) error {
 	if err := r.releaseStale(); err != nil {
 		return err
 	}
-	memory, err := r.floats("kv_cache", int(r.KVBytesPerBlock()/4)*blocks)
+	memory, err := r.floats(kvOwner, int(r.KVBytesPerBlock()/4)*blocks)
 	if err != nil {
 		return err
 	}

@@ -21,10 +21,10 @@ const tiny = "testdata/tiny-llama"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func openCheckpoint(t *testing.T, dir string) *checkpoint.Checkpoint {
-	t.Helper()
+func openCheckpoint(tb testing.TB, dir string) *checkpoint.Checkpoint {
+	tb.Helper()
 	ckpt, err := checkpoint.Open(dir)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return ckpt
 }
 

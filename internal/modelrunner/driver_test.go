@@ -1,6 +1,7 @@
 package modelrunner
 
 import (
+	"errors"
 	"math/rand/v2"
 	"testing"
 
@@ -30,7 +31,8 @@ func open(tb testing.TB, dir string, o Options, blocks int) *CPU {
 // driver is the least engine: it holds sequences, gives them blocks in a random order, and batches them.
 type driver struct {
 	t    testing.TB
-	r    *CPU
+	r    Runner
+	cpus []*CPU // its ranks
 	free []int32
 	seqs []*sequence
 }
@@ -44,13 +46,23 @@ type sequence struct {
 	prompt         [][]sample.Logprob
 }
 
-func newDriver(tb testing.TB, r *CPU) *driver {
+func newDriver(tb testing.TB, r Runner) *driver {
 	tb.Helper()
-	d := &driver{t: tb, r: r}
-	for _, b := range rand.New(rand.NewPCG(1, 2)).Perm(r.blocks) {
+	d := &driver{t: tb, r: r, cpus: cpusOf(r)}
+	for _, b := range rand.New(rand.NewPCG(1, 2)).Perm(d.cpus[0].blocks) {
 		d.free = append(d.free, int32(b))
 	}
 	return d
+}
+
+func cpusOf(r Runner) (list []*CPU) {
+	if g, ok := r.(*sleepingGroup); ok {
+		for _, rank := range g.ranks {
+			list = append(list, rank.(*CPU))
+		}
+		return list
+	}
+	return []*CPU{r.(*CPU)}
 }
 
 func (d *driver) add(prompt []int32, p sample.Params) *sequence {
@@ -62,10 +74,10 @@ func (d *driver) add(prompt []int32, p sample.Params) *sequence {
 // batch schedules up to chunk rows of every sequence.
 func (d *driver) batch(chunk int) (*Batch, []*sequence) {
 	b := &Batch{}
-	size := d.r.options.BlockSize
+	size := d.cpus[0].options.BlockSize
 	for _, s := range d.seqs {
 		total := len(s.Prompt) + len(s.Output)
-		n := min(chunk, total-s.computed, d.r.work.tokens-len(b.Tokens))
+		n := min(chunk, total-s.computed, d.cpus[0].work.tokens-len(b.Tokens))
 		seq := Seq{Start: len(b.Tokens), Len: n, Context: s.computed + n, PromptLogprobs: s.promptLogprobs}
 		for len(s.blocks)*size < seq.Context {
 			require.NotEmpty(d.t, d.free, "the test's KV cache is too small")
@@ -128,13 +140,32 @@ func (d *driver) logits(prompt []int32, chunk int) []float32 {
 	s := d.add(prompt, sample.Params{})
 	for s.computed < len(prompt) {
 		b, _ := d.batch(chunk)
-		require.NoError(d.t, d.r.check(b))
-		d.r.forward(b)
-		for row := range b.Tokens {
-			out = append(out, d.r.project([]int{row})...)
-		}
+		require.NoError(d.t, d.each(func(r *CPU) error {
+			if err := errors.Join(r.check(b), r.forward(b)); err != nil {
+				return err
+			}
+			for row := range b.Tokens {
+				logits, err := r.project([]int{row})
+				if err != nil {
+					return err
+				}
+				if r.share.First() {
+					out = append(out, logits...)
+				}
+			}
+			return nil
+		}))
 	}
 	d.free = append(d.free, s.blocks...)
 	d.seqs = nil
 	return out
+}
+
+// each does something on all ranks at once.
+func (d *driver) each(do func(r *CPU) error) error {
+	if g, ok := d.r.(*sleepingGroup); ok {
+		g.link.Mend()
+		return g.each(func(i int) error { return do(d.cpus[i]) })
+	}
+	return do(d.cpus[0])
 }

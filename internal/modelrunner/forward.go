@@ -16,12 +16,14 @@ func (r *CPU) Execute(b *Batch) ([]SeqResult, error) {
 	if err := call(r.options.Hooks.Forward); err != nil {
 		return nil, err
 	}
-	r.forward(b)
+	if err := r.forward(b); err != nil {
+		return nil, err
+	}
 	return r.results(b)
 }
 
-// forward runs the decoder over a batch and leaves its residual stream in work.x.
-func (r *CPU) forward(b *Batch) {
+// forward runs the decoder over a batch and leaves its residual stream in work.x, the same on every rank. The error is [ErrBroken].
+func (r *CPU) forward(b *Batch) error {
 	p, w, n, eps := r.pool, &r.work, len(b.Tokens), float32(r.RMSNormEps)
 	x, h := w.x[:n*r.HiddenSize], w.h[:n*r.HiddenSize]
 	q, k := w.q[:n*r.NumHeads*r.HeadDim], w.k[:n*r.NumKVHeads*r.HeadDim]
@@ -46,13 +48,29 @@ func (r *CPU) forward(b *Batch) {
 		cpu.Attention(p, w.attn, q, cpu.AttnParams{
 			Heads: r.NumHeads, Scale: float32(1 / math.Sqrt(float64(r.HeadDim))), Window: r.LayerWindow(i),
 		}, r.kv[i], seqs)
-		cpu.MatMul(p, h, w.attn, n, l.o.w, l.o.bias)
+		if err := r.sum(0, h, w.attn, n, l.o); err != nil {
+			return err
+		}
 		cpu.AddRMSNorm(p, h, x, h, l.postNorm, n, r.HiddenSize, eps)
 		cpu.MatMuls(p, h, n, l.gate.into(gate), l.up.into(w.up))
 		cpu.SiLUMul(p, gate, gate, w.up)
-		cpu.MatMul(p, h, gate, n, l.down.w, l.down.bias)
+		if err := r.sum(1, h, gate, n, l.down); err != nil {
+			return err
+		}
 		cpu.Add(p, x, h)
 	}
+	return nil
+}
+
+// sum multiplies by a matrix of which every rank has some columns, and adds up what that gives on all of them.
+func (r *CPU) sum(turn int, dst, x []float32, n int, l linear) error {
+	if r.options.link == nil {
+		cpu.MatMul(r.pool, dst, x, n, l.w, l.bias)
+		return nil
+	}
+	own := r.work.partial[turn][:len(dst)]
+	cpu.MatMul(r.pool, own, x, n, l.w, l.bias)
+	return r.options.link.allReduce(r.share.Rank, turn, r.pool, dst, own)
 }
 
 // attention lists the batch's sequences as the kernel wants them, and readies the rope table for their positions.
@@ -65,16 +83,31 @@ func (r *CPU) attention(b *Batch) []cpu.AttnSeq {
 	return seqs
 }
 
-// project gives the logits [len(rows), VocabSize] of some rows of the residual stream, at most logitRows.
-func (r *CPU) project(rows []int) []float32 {
-	d, n := r.HiddenSize, len(rows)
-	h, logits := r.work.h[:n*d], r.work.logits[:n*r.VocabSize]
+// project gives the logits [len(rows), VocabSize] of some rows of the residual stream, at most logitRows; on the first rank only.
+func (r *CPU) project(rows []int) ([]float32, error) {
+	d, n, width := r.HiddenSize, len(rows), r.VocabSize
+	if !r.share.First() {
+		width = r.share.Vocab.Len()
+	}
+	h, logits := r.work.h[:n*d], r.work.logits[:n*width]
 	for i, row := range rows {
 		copy(h[i*d:(i+1)*d], r.work.x[row*d:])
 	}
 	cpu.RMSNorm(r.pool, h, h, r.norm, n, d, float32(r.RMSNormEps))
-	cpu.MatMul(r.pool, logits, h, n, r.lmHead, nil)
-	return logits
+	cpu.MatMuls(r.pool, h, n, cpu.Linear{Dst: logits, W: r.lmHead, Stride: width})
+	if r.options.link == nil {
+		return logits, nil
+	}
+	return logits, r.options.link.gather(r.share.Rank, logits, func(parts [][]float32) {
+		at := r.share.Vocab.Hi
+		for _, part := range parts[1:] {
+			own := len(part) / n
+			for i := range n {
+				copy(logits[i*width+at:], part[i*own:(i+1)*own])
+			}
+			at += own
+		}
+	})
 }
 
 // results computes the logits of the rows that somebody asks for, and what is asked of them.
@@ -101,12 +134,21 @@ func (r *CPU) results(b *Batch) ([]SeqResult, error) {
 	if len(rows) == 0 {
 		return out, nil
 	}
-	if err := call(r.options.Hooks.Sample); err != nil {
-		return nil, err
+	if r.share.First() {
+		if err := call(r.options.Hooks.Sample); err != nil {
+			return nil, err
+		}
 	}
 	for size := min(logitRows, r.work.tokens); len(rows) > 0; {
 		n := min(size, len(rows))
-		logits := r.project(rows[:n])
+		logits, err := r.project(rows[:n])
+		if err != nil {
+			return nil, err
+		}
+		if !r.share.First() {
+			rows = rows[n:]
+			continue
+		}
 		r.pool.Run(n, 1, func(lo, hi int) {
 			s := <-r.samplers
 			defer func() { r.samplers <- s }()

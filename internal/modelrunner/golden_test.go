@@ -162,18 +162,19 @@ func TestHiddenStates(t *testing.T) {
 	want := g.tensor(t, "p4.hidden")
 	d := newDriver(t, open(t, dir, Options{}, 8))
 	n := 17 * 64
-	d.r.trace = func(layer int, x []float32) {
+	d.cpus[0].trace = func(layer int, x []float32) {
 		require.Less(t, worst(t, x, want[layer*n:(layer+1)*n]), 1e-5, "layer %d", layer)
 	}
 	d.logits(g.Prompts[4].IDs, 17)
-	d.r.trace = nil
+	d.cpus[0].trace = nil
 	var final []float32
 	d.add(g.Prompts[4].IDs, greedy)
 	b, _ := d.batch(17)
-	d.r.forward(b)
+	require.NoError(t, d.cpus[0].forward(b))
 	for row := range 17 {
-		d.r.project([]int{row})
-		final = append(final, d.r.work.h[:64]...)
+		_, err := d.cpus[0].project([]int{row})
+		require.NoError(t, err)
+		final = append(final, d.cpus[0].work.h[:64]...)
 	}
 	require.Less(t, worst(t, final, want[4*n:]), 1e-5)
 }

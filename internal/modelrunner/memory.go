@@ -8,7 +8,7 @@ import (
 
 // workspace is the activations of one step and the logits of some of its rows. Every slice is a matrix with a row a token.
 type workspace struct {
-	*checkpoint.Config
+	share  *Share
 	tokens int
 
 	x, h    []float32 // [tokens, HiddenSize] the residual stream, and what a block reads or adds
@@ -16,20 +16,29 @@ type workspace struct {
 	k, v    []float32 // [tokens, NumKVHeads*HeadDim]
 	gate    []float32 // [tokens, IntermediateSize]
 	up      []float32
-	logits  []float32 // [logitRows, VocabSize]
+	logits  []float32 // [logitRows, VocabSize]; in a rank but the first one, [logitRows, share.Vocab]
+
+	partial [2][]float32 // [tokens, HiddenSize] in a Group: what the all-reduces after o and down add up
 }
 
 // logitRows is how many rows get their logits together: a long prompt's log-probabilities never need [tokens, VocabSize].
 const logitRows = 64
 
 func (w *workspace) fields() (dst []*[]float32, sizes []int) {
-	q, kv := w.NumHeads*w.HeadDim, w.NumKVHeads*w.HeadDim
+	c := &w.share.Config
+	q, kv, logits := c.NumHeads*c.HeadDim, c.NumKVHeads*c.HeadDim, c.VocabSize
 	dst = []*[]float32{&w.x, &w.h, &w.q, &w.attn, &w.k, &w.v, &w.gate, &w.up}
-	sizes = []int{w.HiddenSize, w.HiddenSize, q, q, kv, kv, w.IntermediateSize, w.IntermediateSize}
+	sizes = []int{c.HiddenSize, c.HiddenSize, q, q, kv, kv, c.IntermediateSize, c.IntermediateSize}
+	if w.share.Size > 1 {
+		dst, sizes = append(dst, &w.partial[0], &w.partial[1]), append(sizes, c.HiddenSize, c.HiddenSize)
+	}
 	for i := range sizes {
 		sizes[i] *= w.tokens
 	}
-	return append(dst, &w.logits), append(sizes, min(logitRows, w.tokens)*w.VocabSize)
+	if !w.share.First() {
+		logits = w.share.Vocab.Len()
+	}
+	return append(dst, &w.logits), append(sizes, min(logitRows, w.tokens)*logits)
 }
 
 // size is the number of float32 that the workspace needs.

@@ -12,12 +12,21 @@ const hostDevice = "host"
 
 // Sleep implements [Sleeper]. On this device the weights are the mapped files of the checkpoint. Kept on the host, they stay mapped: the ledger
 // moves them from the device to "host", nothing is copied, and replacing or removing the files does not matter. Not kept, they are unmapped.
-func (r *CPU) Sleep(keep bool) error {
+func (r *CPU) Sleep(keep bool) error { return errors.Join(r.FreeKV(), r.FreeWeights(keep)) }
+
+// FreeKV implements [SleepingRank].
+func (r *CPU) FreeKV() error {
+	r.kv, r.blocks = nil, 0
+	return r.parts.Release(func(p Part) bool { return p.Owner == kvOwner })
+}
+
+// FreeWeights implements [SleepingRank].
+func (r *CPU) FreeWeights(keep bool) error {
 	if r.model != nil {
-		r.model = &model{Config: r.Config} // no way into memory that is gone
+		r.model = &model{Config: r.share.Config} // no way into memory that is gone
 	}
-	r.kv, r.blocks, r.work, r.rope = nil, 0, workspace{}, ropeTable{}
-	err := r.parts.Release(func(p Part) bool { return p.Stays == 0 || !keep })
+	r.work, r.rope = workspace{}, ropeTable{}
+	err := r.parts.Release(func(p Part) bool { return p.Owner != kvOwner && (p.Stays == 0 || !keep) })
 	if keep && r.files != nil {
 		r.files.enter(r.alloc.Ledger(), hostDevice)
 	}
@@ -32,11 +41,11 @@ func (r *CPU) WakeWeights() (err error) {
 	if err := r.releaseStale(); err != nil {
 		return err
 	}
-	had, kept := r.parts.Len(), r.files != nil
+	kept := r.files != nil
 	woken := false
 	defer func() { // after a panic too
 		if !woken {
-			err = errors.Join(err, r.undoWake(had, kept))
+			err = errors.Join(err, r.FreeWeights(kept)) // the KV cache, when it is awake, stays
 		}
 	}()
 	if !kept {
@@ -44,23 +53,11 @@ func (r *CPU) WakeWeights() (err error) {
 			return err
 		}
 	}
-	r.files.enter(r.alloc.Ledger(), r.alloc.Device())
 	if err := r.load(); err != nil {
 		return err
 	}
 	woken = true
 	return nil
-}
-
-// undoWake releases the parts after the first so many: what a wake that failed had taken. The KV cache, when it is awake, stays.
-func (r *CPU) undoWake(had int, kept bool) error {
-	r.model = &model{Config: r.source.config}
-	r.work, r.rope = workspace{}, ropeTable{}
-	err := r.parts.ReleaseFrom(had)
-	if kept {
-		r.files.enter(r.alloc.Ledger(), hostDevice)
-	}
-	return err
 }
 
 // releaseStale tries once more to release what Sleep could not.
@@ -76,20 +73,20 @@ func (r *CPU) reopen() error {
 	return nil
 }
 
-// files is the open checkpoint, whose mapped files are in the ledger.
+// files is the open checkpoint, whose mapped files are in the ledger: what the rank has of them, once that is known.
 type files struct {
-	ckpt *checkpoint.Checkpoint
-	ids  []ledger.ID
+	ckpt   *checkpoint.Checkpoint
+	others map[string]int64 // by file: bytes that only other ranks have
+	ids    []ledger.ID
 }
 
-// adopt makes a checkpoint the runner's, and enters its mapped files in the ledger.
+// adopt makes a checkpoint the runner's.
 func (r *CPU) adopt(ckpt *checkpoint.Checkpoint) {
 	f := &files{ckpt: ckpt}
 	p := Part{Owner: "weights", Stays: 1}
 	for _, m := range ckpt.Mappings() {
 		p.Bytes += m.Bytes
 	}
-	f.enter(r.alloc.Ledger(), r.alloc.Device())
 	p.Release = func() error {
 		err := ckpt.Close()
 		r.files = nil
@@ -103,7 +100,7 @@ func (r *CPU) adopt(ckpt *checkpoint.Checkpoint) {
 func (f *files) enter(l *ledger.Ledger, device string) {
 	_ = f.strike(l) // its own ids, which are live
 	for _, m := range f.ckpt.Mappings() {
-		f.ids = append(f.ids, l.Add(ledger.Holding{Owner: "weights", Kind: "file", Device: device, Bytes: m.Bytes, Addr: m.Addr}))
+		f.ids = append(f.ids, l.Add(ledger.Holding{Owner: "weights", Kind: "file", Device: device, Bytes: m.Bytes - f.others[m.File], Addr: m.Addr}))
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // answer is what the runner makes of a prompt, greedily.
-func answer(tb testing.TB, r *CPU) []int32 {
+func answer(tb testing.TB, r Runner) []int32 {
 	tb.Helper()
 	d := newDriver(tb, r)
 	s := d.add([]int32{206, 5, 7, 9}, sample.Params{TopP: 1, TypicalP: 1, RepetitionPenalty: 1, Logprobs: -1})
