@@ -1,0 +1,386 @@
+package kernels_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/enginetest/enginetest/cuda"
+)
+
+var attentionTests = []kernelTest{
+	{[]string{"rope_f32", "rope_f16"}, testRope, []wrong{swap("cosines and sines", 8, 9), set("epsilon twice as large", 7, float32(2*normEps)), swap("keys and values", 13, 14)}},
+	{attends(), testAttend, []wrong{set("another scale", 24, float32(0.5)), set("a window of one more", 23, 12), swap("norms of queries and keys", 5, 6)}},
+	{[]string{"prefill_64", "prefill_80", "prefill_96", "prefill_128"}, testPrefill, []wrong{set("another scale", 24, float32(0.2)), set("a window of one more", 23, 72)}},
+}
+
+func attends() (names []string) {
+	for _, kv := range []dtype{f32, f16} {
+		for _, lanes := range []int{2, 4, 8, 16, 32} {
+			for _, together := range []int{1, 4} {
+				names = append(names, fmt.Sprintf("attend_%s_%d_%d", kv, lanes, together))
+			}
+		}
+	}
+	return names
+}
+
+// attention is what the attention kernels have in common: sequences of a model's heads, and their paged cache.
+type attention struct {
+	heads, kvHeads, dim int
+	kv                  dtype
+	parts               int  // of the product that the heads come from
+	norms, bias         bool // of queries and keys; of all heads
+	window              int
+	seqs                []sequence
+	scale               float64
+
+	blockSize, pad, ld, maxBlocks int
+	positions, slots, rowSeqs     []int
+	tables                        [][]int
+
+	qkv                       matrix // [part][row of ld]: a row here is a part
+	b, qNorm, kNorm, cos, sin []float64
+	k, v                      []float64 // [block][KV head][offset][pad]; NaN: nobody has written it
+
+	args           []any // of the parameters that all these kernels begin with
+	qkvBuf         *buffer
+	kBuf, vBuf     *buffer
+	tablesBuf      *buffer
+	rows, capacity int
+}
+
+// sequence has so many tokens, the last rows of which are in this step. A sequence of no tokens is an empty row: position -1.
+type sequence struct{ tokens, rows int }
+
+// build makes the inputs. The tokens of earlier steps are in the cache, and with cached those of this step too.
+func (r *run) build(a *attention, cached bool) {
+	a.blockSize, a.pad = 5, (a.dim+7)/8*8
+	a.ld = (a.heads + 2*a.kvHeads) * a.dim
+	total, longest := 0, 1
+	for _, s := range a.seqs {
+		n := (s.tokens + a.blockSize - 1) / a.blockSize
+		total, longest = total+n, max(longest, n)
+		a.capacity = max(a.capacity, s.tokens)
+	}
+	a.maxBlocks = longest + 1
+	free := r.Perm(total + 2)
+	size := (total + 2) * a.kvHeads * a.blockSize * a.pad
+	a.k, a.v = untouched(size), untouched(size)
+	for i, s := range a.seqs {
+		table := slices.Repeat([]int{-1}, a.maxBlocks)
+		n := (s.tokens + a.blockSize - 1) / a.blockSize
+		copy(table, free[:n])
+		free = free[n:]
+		a.tables = append(a.tables, table)
+		for t := s.tokens - s.rows; t < s.tokens; t++ {
+			a.positions = append(a.positions, t)
+			a.slots = append(a.slots, table[t/a.blockSize]*a.blockSize+t%a.blockSize)
+			a.rowSeqs = append(a.rowSeqs, i)
+		}
+		if s.tokens == 0 {
+			a.positions, a.slots, a.rowSeqs = append(a.positions, -1), append(a.slots, 0), append(a.rowSeqs, i)
+		}
+		known := s.tokens - s.rows
+		if cached {
+			known = s.tokens
+		}
+		for t := range known {
+			for h := range a.kvHeads {
+				at := a.at(i, t, h)
+				copy(a.k[at:], append(random(r.Rand, a.kv, 1, a.dim, 1).v, make([]float64, a.pad-a.dim)...))
+				copy(a.v[at:], append(random(r.Rand, a.kv, 1, a.dim, 1).v, make([]float64, a.pad-a.dim)...))
+			}
+		}
+	}
+	a.rows = len(a.positions)
+	r.upload(a)
+}
+
+// at is where the cache has a token of a sequence.
+func (a *attention) at(seq, token, kvHead int) int {
+	return ((a.tables[seq][token/a.blockSize]*a.kvHeads+kvHead)*a.blockSize + token%a.blockSize) * a.pad
+}
+
+func (r *run) upload(a *attention) {
+	size := 1.0
+	if a.norms {
+		size = 3e-3 // epsilon shows
+	}
+	stride := (a.rows + 1) * a.ld
+	parts := max(a.parts, 1)
+	a.qkv = random(r.Rand, f32, parts, stride, size)
+	a.qkvBuf = r.in("qkv", floats(a.qkv.v))
+	bias, b := r.vector("bias", a.bias, a.ld, 0, size)
+	qNorm, q := r.vector("q_norm", a.norms, a.dim, 1, 0.3)
+	kNorm, k := r.vector("k_norm", a.norms, a.dim, 1, 0.3)
+	a.b, a.qNorm, a.kNorm = b, q, k
+	angles := random(r.Rand, f32, a.capacity+1, a.dim/2, 2)
+	for _, angle := range angles.v {
+		a.cos, a.sin = append(a.cos, f32.round(math.Cos(angle))), append(a.sin, f32.round(math.Sin(angle)))
+	}
+	a.kBuf, a.vBuf = r.cache("k", a.kv, a.k), r.cache("v", a.kv, a.v)
+	inverse := (uint64(1)<<40 + uint64(a.blockSize) - 1) / uint64(a.blockSize)
+	a.args = []any{
+		a.qkvBuf, parts, int64(stride), a.ld, optional(bias), optional(qNorm), optional(kNorm), float32(normEps), r.in("cos", floats(a.cos)), r.in("sin", floats(a.sin)),
+		a.heads, a.kvHeads, a.dim, a.kBuf, a.vBuf, a.blockSize, a.pad, inverse, r.ints("positions", a.positions...), r.ints("slots", a.slots...),
+	}
+	a.tablesBuf = r.ints("tables", slices.Concat(a.tables...)...)
+}
+
+func (r *run) cache(name string, d dtype, v []float64) *buffer {
+	data := poisoned(len(v) * d.size())
+	for i, x := range v {
+		if x == x {
+			d.put(data[i*d.size():], x)
+		}
+	}
+	return r.in(name, data)
+}
+
+// head gives a head of a row: parts and bias added up, normalized, turned to the row's position. The heads of keys come after those of queries, then those of values.
+func (a *attention) head(row, head int) []float64 {
+	x := make([]float64, a.dim)
+	for j := range x {
+		for p := range a.qkv.rows {
+			x[j] += a.qkv.row(p)[row*a.ld+head*a.dim+j]
+		}
+		x[j] += a.b[head*a.dim+j]
+	}
+	norm := a.qNorm
+	switch {
+	case head >= a.heads+a.kvHeads:
+		return x
+	case head >= a.heads:
+		norm = a.kNorm
+	}
+	if a.norms {
+		scale := 1 / math.Sqrt(dot(x, x)/float64(a.dim)+float64(float32(normEps)))
+		for j := range x {
+			x[j] *= scale * norm[j]
+		}
+	}
+	half := a.dim / 2
+	for j := range half {
+		c, s := a.cos[a.positions[row]*half+j], a.sin[a.positions[row]*half+j]
+		x[j], x[half+j] = x[j]*c-x[half+j]*s, x[half+j]*c+x[j]*s
+	}
+	return x
+}
+
+// write puts the keys and values of every row of the step into the reference's cache, unrounded.
+func (a *attention) write() {
+	for row, position := range a.positions {
+		if position < 0 {
+			continue
+		}
+		for h := range a.kvHeads {
+			at := a.at(a.rowSeqs[row], position, h)
+			copy(a.k[at:], append(a.head(row, a.heads+h), make([]float64, a.pad-a.dim)...))
+			copy(a.v[at:], append(a.head(row, a.heads+a.kvHeads+h), make([]float64, a.pad-a.dim)...))
+		}
+	}
+}
+
+// nearCache compares the cache: what nobody has written is untouched.
+func (r *run) nearCache(a *attention) {
+	for _, c := range []struct {
+		*buffer
+		want []float64
+	}{{a.kBuf, a.k}, {a.vBuf, a.v}} {
+		r.compare(c.buffer, a.kv, c.want, a.pad, stored(a.kv, rounded, few), func(i int) int { return i * a.kv.size() })
+	}
+}
+
+// attend is the reference: the head's weighted mean of the values that the row may see.
+func (a *attention) attend(row, head int, q []float64) []float64 {
+	seq, position, kv := a.rowSeqs[row], a.positions[row], head/(a.heads/a.kvHeads)
+	low := 0
+	if a.window > 0 {
+		low = max(0, position+1-a.window)
+	}
+	scores, top := make([]float64, position+1), math.Inf(-1)
+	for t := low; t <= position; t++ {
+		scores[t] = a.scale * dot(q, a.k[a.at(seq, t, kv):][:a.dim])
+		top = max(top, scores[t])
+	}
+	out, total := make([]float64, a.dim), 0.0
+	for t := low; t <= position; t++ {
+		p := math.Exp(scores[t] - top)
+		total += p
+		for j, v := range a.v[a.at(seq, t, kv):][:a.dim] {
+			out[j] += p * v
+		}
+	}
+	for j := range out {
+		out[j] /= total
+	}
+	return out
+}
+
+// result is what attention of all rows and heads gives; rows without a position stay as they are.
+func (a *attention) result(query func(row, head int) []float64) matrix {
+	m := newMatrix(a.rows, a.heads*a.dim)
+	for row, position := range a.positions {
+		if position < 0 {
+			copy(m.row(row), untouched(m.cols))
+			continue
+		}
+		for h := range a.heads {
+			copy(m.row(row)[h*a.dim:], a.attend(row, h, query(row, h)))
+		}
+	}
+	return m
+}
+
+// query is a head as rope left it.
+func (a *attention) query(row, head int) []float64 { return a.qkv.v[row*a.ld+head*a.dim:][:a.dim] }
+
+func testRope(k *kernel) {
+	for _, a := range []attention{
+		{heads: 6, kvHeads: 2, dim: 24, parts: 3, norms: true, bias: true, seqs: []sequence{{7, 7}, {0, 0}, {12, 3}}},
+		{heads: 3, kvHeads: 3, dim: 2, parts: 1, seqs: []sequence{{4, 4}}},
+		{heads: 7, kvHeads: 1, dim: 10, parts: 2, bias: true, seqs: []sequence{{1, 1}, {20, 20}}},
+		{heads: 2, kvHeads: 1, dim: 80, parts: 1, norms: true, seqs: []sequence{{33, 2}, {0, 0}, {6, 6}}},
+		{heads: 8, kvHeads: 8, dim: 128, parts: 4, seqs: []sequence{{9, 9}}},
+		{heads: 2, kvHeads: 1, dim: 256, parts: 1, norms: true, bias: true, seqs: []sequence{{5, 5}}},
+	} {
+		k.run(a.shape(), func(r *run) {
+			a.kv = typeOf(k.name)
+			r.build(&a, false)
+			r.launch(k.name, cuda.Dim{X: a.rows, Y: (a.heads + 2*a.kvHeads + 3) / 4}, 128, 0, a.args...)
+			a.tablesBuf.scratch()
+			want := slices.Clone(a.qkv.v)
+			for row, position := range a.positions {
+				for h := range a.heads {
+					if position >= 0 {
+						copy(want[row*a.ld+h*a.dim:], a.head(row, h))
+					}
+				}
+			}
+			r.near(a.qkvBuf, want, a.dim, 2*few)
+			a.write()
+			r.nearCache(&a)
+		})
+	}
+}
+
+// shape is what tells cases apart.
+func (a *attention) shape() string {
+	return fmt.Sprintf("heads %d/%d of %d, %d parts, norms %t, window %d, sequences %v", a.heads, a.kvHeads, a.dim, a.parts, a.norms, a.window, a.seqs)
+}
+
+// attendTolerance: a score is a sum of dim products and goes through ex2, whose result has the score's absolute error as its relative one; scores are about 1 here. Weights
+// and values are added up in float32.
+func attendTolerance(dim, context int) float64 { return 4*sum(dim) + sum(context) }
+
+func testAttend(k *kernel) {
+	var kv string
+	var lanes, together int
+	if _, err := fmt.Sscanf(strings.ReplaceAll(k.name, "_", " "), "attend %s %d %d", &kv, &lanes, &together); err != nil {
+		panic(err)
+	}
+	dims := map[int][]int{2: {16, 2, 10}, 4: {24, 18, 32}, 8: {40, 64, 34}, 16: {80, 128, 96}, 32: {136, 256, 134}}[lanes]
+	perKV := []int{1, 1, 1}
+	if together == 4 {
+		perKV = []int{4, 7, 3}
+	}
+	for i, c := range []struct {
+		fused                        bool
+		splits, mode, kvHeads, parts int
+		out                          dtype
+		seqs                         []sequence
+		window                       int
+		norms, bias                  bool
+	}{
+		{true, 3, split, 2, 3, bf16, []sequence{{60, 1}, {1, 1}, {0, 0}, {12, 1}, {13, 1}}, 11, true, true},
+		{true, 1, plain, 1, 1, f32, []sequence{{1, 1}, {130, 1}, {2, 1}}, 0, false, true},
+		{true, 4, rounded, 1, 2, f16, []sequence{{1, 1}, {90, 1}}, 0, true, false}, // more shares than tokens
+		{false, 1, rounded, 2, 1, bf16, []sequence{{9, 9}, {70, 4}}, 6, false, false},
+		{false, 2, split, 1, 1, f16, []sequence{{40, 2}, {3, 3}, {100, 1}}, 0, false, false},
+	} {
+		for j, dim := range dims {
+			if i > 0 && j != i%3 { // every head size with the first case, one with each of the others
+				continue
+			}
+			a := &attention{
+				heads: c.kvHeads * perKV[j], kvHeads: c.kvHeads, dim: dim, parts: c.parts, norms: c.norms, bias: c.bias, window: c.window, seqs: c.seqs,
+				scale: float64(float32(1 / math.Sqrt(float64(dim)))),
+			}
+			if kv == "f16" {
+				a.kv = f16
+			}
+			k.run(fmt.Sprintf("fused %t, %d shares, %s", c.fused, c.splits, a.shape()), func(r *run) {
+				r.attend(k.name, a, together, c.splits, c.fused, c.out, c.mode)
+			})
+		}
+	}
+}
+
+func (r *run) attend(name string, a *attention, together, splits int, fused bool, d dtype, mode int) {
+	r.build(a, !fused)
+	groups := (a.heads/a.kvHeads + together - 1) / together
+	units := a.rows * a.kvHeads * groups
+	warps, seqs, flag := 8, any(nil), 1
+	if !fused {
+		warps, seqs, flag = 4, r.ints("seqs", a.rowSeqs...), 0
+	}
+	out := r.activation("out", d, mode, a.rows, a.heads*a.dim)
+	partial, done := r.out("partial", 4*units*splits*together*(a.pad+2)), r.in("done", make([]byte, 4*units))
+	shared := 4 * ((together+2+warps*together)*a.pad + warps*together*2)
+	args := append(slices.Clone(a.args), seqs, a.tablesBuf, a.maxBlocks, a.window, float32(a.scale), flag, out.buffer, int64(out.plane), out.mode, int(d), out.kb, partial, done)
+	r.launch(name, cuda.Dim{X: a.rows, Y: a.kvHeads * groups, Z: splits}, 32*warps, shared, args...)
+	partial.scratch()
+	query := a.query
+	if fused {
+		query = a.head
+		a.write()
+	}
+	r.nearCache(a)
+	tolerance := attendTolerance(a.dim, a.capacity)
+	if fused && a.kv == f16 { // the new key and value are rounded to the cache's type
+		tolerance += 2 * f16.unit()
+	}
+	r.nearActivation(out, a.result(query), a.dim, tolerance)
+}
+
+// prefillRows is how many rows of a sequence a block takes.
+const prefillRows = 64
+
+// testPrefill: queries and weights are rounded to float16 on their way to the tensor cores: a score of about 1 is off by that unit, and so is a weight.
+func testPrefill(k *kernel) {
+	var dim int
+	if _, err := fmt.Sscanf(k.name, "prefill_%d", &dim); err != nil {
+		panic(err)
+	}
+	for _, c := range []struct {
+		heads, kvHeads, mode int
+		out                  dtype
+		seqs                 []sequence
+		window               int
+	}{
+		{4, 2, rounded, bf16, []sequence{{130, 130}, {1, 1}}, 71},
+		{3, 3, split, f16, []sequence{{64, 64}, {65, 1}, {200, 37}}, 0},
+		{5, 1, rounded, f16, []sequence{{7, 7}, {190, 70}}, 3},
+		{2, 1, split, bf16, []sequence{{100, 100}}, 0},
+	} {
+		a := &attention{heads: c.heads, kvHeads: c.kvHeads, dim: dim, kv: f16, window: c.window, seqs: c.seqs, scale: float64(float32(1 / math.Sqrt(float64(dim))))}
+		k.run(a.shape(), func(r *run) {
+			r.build(a, true)
+			var tiles []int
+			row := 0
+			for _, s := range a.seqs {
+				for at := 0; at < s.rows; at += prefillRows {
+					tiles = append(tiles, row+at, min(prefillRows, s.rows-at))
+				}
+				row += s.rows
+			}
+			out := r.activation("out", c.out, c.mode, a.rows, a.heads*a.dim)
+			args := append(slices.Clone(a.args), r.ints("seqs", a.rowSeqs...), a.tablesBuf, a.maxBlocks, a.window, float32(a.scale), r.ints("tiles", tiles...), out.buffer, int64(out.plane),
+				out.mode, int(c.out), out.kb)
+			r.launch(k.name, cuda.Dim{X: len(tiles) / 2, Y: a.heads}, 128, 4*prefillRows*(2*dim+16), args...)
+			r.nearActivation(out, a.result(a.query), a.dim, 3*f16.unit())
+		})
+	}
+}
