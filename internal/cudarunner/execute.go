@@ -218,6 +218,8 @@ func (r *Runner) check(b *modelrunner.Batch) error {
 	switch {
 	case r.kv == nil:
 		return errors.New("there is no KV cache: AllocateKV comes before, Close after Execute")
+	case r.weights == nil || r.work.memory == nil:
+		return errors.New("the weights are asleep")
 	case len(b.Tokens) == 0:
 		return errors.New("no tokens")
 	}

@@ -71,19 +71,20 @@ func (r *Runner) capture(s *step, g *graph) error {
 	}
 	if !r.graphsOwned {
 		r.graphsOwned = true
-		r.own("cuda_graphs", 0, r.dropGraphs)
+		graphs := r.graphs
+		r.own("cuda_graphs", 0, func() error { return dropGraphs(graphs) })
 	}
 	return recorded.Close() // what was instantiated from it stays
 }
 
 // dropGraphs destroys all graphs.
-func (r *Runner) dropGraphs() error {
+func dropGraphs(graphs map[graphKey]*graph) error {
 	var errs []error
-	for key, g := range r.graphs {
+	for key, g := range graphs {
 		if g.exec != nil {
 			errs = append(errs, g.exec.Close())
 		}
-		delete(r.graphs, key)
+		delete(graphs, key)
 	}
 	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package cudarunner
 
 import (
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/enginetest/enginetest/cuda"
@@ -28,14 +29,14 @@ func (r *Runner) load(b *binder) (err error) {
 	}
 	s, err := r.newLoader(b)
 	if err != nil {
-		return errors.Join(err, s.free())
+		return errors.Join(err, r.drop(s))
 	}
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	defer func() {
 		close(done)
 		wg.Wait()
-		err = errors.Join(err, r.stream.Synchronize(), s.free())
+		err = errors.Join(err, r.stream.Synchronize(), r.drop(s))
 	}()
 	jobs, ready, free := make(chan chunk), make(chan chunk), make(chan int, chunks)
 	for i := range s.host {
@@ -112,17 +113,29 @@ func (r *Runner) newLoader(b *binder) (*loader, error) {
 	return s, err
 }
 
+// drop gives back what loading needed. What would not go is the runner's, and tried again with the rest.
+func (r *Runner) drop(s *loader) error {
+	err := s.free()
+	if err != nil {
+		r.own("staging", s.size*int64(len(s.host)), s.free)
+	}
+	return err
+}
+
+// free can be called again after a failure.
 func (s *loader) free() error {
 	var errs []error
-	if s.device != nil {
-		errs = append(errs, s.device.Free())
+	freed := func(err error) bool {
+		if err != nil {
+			errs = append(errs, err)
+		}
+		return err == nil
 	}
-	for _, e := range s.fences {
-		errs = append(errs, e.Close())
+	if s.device != nil && freed(s.device.Free()) {
+		s.device = nil
 	}
-	for _, h := range s.host {
-		errs = append(errs, h.Free())
-	}
+	s.fences = slices.DeleteFunc(s.fences, func(e *cuda.Event) bool { return freed(e.Close()) })
+	s.host = slices.DeleteFunc(s.host, func(h *cuda.Pinned) bool { return freed(h.Free()) })
 	return errors.Join(errs...)
 }
 

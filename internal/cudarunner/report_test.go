@@ -366,7 +366,7 @@ func (m *measurement) variants() {
 	try := func(name string, sizes ...int) {
 		m.line("%s", name)
 		for _, n := range sizes {
-			must(m.r.worker.Do(m.r.dropGraphs))
+			must(m.r.worker.Do(func() error { return dropGraphs(m.r.graphs) }))
 			m.part("variant", func() { m.decode(n, 128, 5) })
 		}
 	}

@@ -50,10 +50,14 @@ type Runner struct {
 	weights *cuda.Memory
 	rope    ropeTable
 	work    workspace
-	kv      *cuda.Memory
+	kv      *cuda.Memory // set by setKV
 	blocks  int
 
-	in     staging
+	source modelrunner.Source // of the weights
+	saved  *cuda.Pinned       // the weights, while they are asleep and kept
+	copies copier
+
+	in     *staging
 	logits *cuda.Pinned // rows that the host samples; made when the first is
 	graphs map[graphKey]*graph
 
@@ -63,7 +67,16 @@ type Runner struct {
 	samplers chan *sample.Sampler
 }
 
-var _ modelrunner.Runner = (*Runner)(nil)
+var (
+	_ modelrunner.Runner       = (*Runner)(nil)
+	_ modelrunner.SleepingRank = (*Runner)(nil)
+)
+
+// Owners in the ledger that more than one place names.
+const (
+	weights = "weights"
+	kvCache = "kv_cache"
+)
 
 // closeTimeout bounds the end of the device's thread.
 const closeTimeout = 30 * time.Second
@@ -80,7 +93,8 @@ func New(ckpt *checkpoint.Checkpoint, o Options) (_ *Runner, err error) {
 	if o.Ledger == nil {
 		o.Ledger = ledger.New(o.Stacks)
 	}
-	r := &Runner{options: o, graphs: map[graphKey]*graph{}}
+	r := &Runner{options: o}
+	r.forget()
 	r.parts = modelrunner.Parts{Package: "cudarunner", Hooks: &r.options.Hooks}
 	opened := false
 	defer func() { // after a panic too
@@ -90,6 +104,9 @@ func New(ckpt *checkpoint.Checkpoint, o Options) (_ *Runner, err error) {
 		}
 	}()
 	if err := call(o.Hooks.Load); err != nil {
+		return nil, err
+	}
+	if r.source, err = modelrunner.SourceOf(ckpt); err != nil {
 		return nil, err
 	}
 	var b *binder
@@ -123,19 +140,26 @@ func (r *Runner) takeMemory(b *binder) error {
 	if r.stream, err = r.worker.NewStream("streams"); err != nil {
 		return err
 	}
-	r.own("streams", 0, r.stream.Close)
+	r.parts.Add(modelrunner.Part{Owner: "streams", Release: r.stream.Close, Stays: 2})
 	if r.kernels, err = loadKernels(r.worker, r.options.PTX); err != nil {
 		return err
 	}
-	r.own("kernels", 0, r.kernels.module.Close)
-	if r.weights, err = r.alloc("weights", b.bytes); err != nil {
-		return err
+	r.parts.Add(modelrunner.Part{Owner: "kernels", Release: r.kernels.module.Close, Stays: 2})
+	return r.takeModel(b.bytes, func() error { return r.load(b) })
+}
+
+// takeModel takes what a sleep gives back, but the KV cache. fill fills the weights, which have so many bytes, unless they are there.
+func (r *Runner) takeModel(bytes int64, fill func() error) (err error) {
+	if r.weights == nil {
+		if r.weights, err = r.alloc(weights, bytes); err != nil {
+			return err
+		}
+		start := time.Now()
+		if err := fill(); err != nil {
+			return err
+		}
+		r.took = time.Since(start)
 	}
-	start := time.Now()
-	if err := r.load(b); err != nil {
-		return err
-	}
-	r.took = time.Since(start)
 	r.rope = newRopeTable(r.Rope, r.HeadDim, r.options.MaxModelLen)
 	if r.rope.memory, err = r.alloc("rope", r.rope.bytes()); err != nil {
 		return err
@@ -205,14 +229,20 @@ func (r *Runner) AllocateKV(blocks int) error {
 		return fmt.Errorf("cudarunner: AllocateKV(%d): want a number of blocks above 0 whose slots fit in an int32", blocks)
 	}
 	return r.worker.Do(func() error {
-		m, err := r.alloc("kv_cache", int64(blocks)*r.KVBytesPerBlock())
+		if err := r.parts.Retry(); err != nil {
+			return err
+		}
+		m, err := r.alloc(kvCache, int64(blocks)*r.KVBytesPerBlock())
 		if err != nil {
 			return err
 		}
-		r.kv, r.blocks = m, blocks
+		r.setKV(m, blocks)
 		return nil
 	})
 }
+
+// Device is the device's name in the ledger.
+func (r *Runner) Device() string { return r.options.Device.UUID }
 
 // Holdings implements [modelrunner.Runner]. Other devices may share the ledger.
 func (r *Runner) Holdings() []ledger.Holding {
@@ -224,14 +254,17 @@ func (r *Runner) Close() error {
 	if r.worker == nil {
 		return nil
 	}
-	err := r.worker.Do(func() error { return r.parts.Release(nil) })
-	if errors.Is(err, cuda.ErrClosed) {
-		return nil
+	err := r.copies.close()
+	r.setKV(nil, 0)
+	released := r.worker.Do(func() error { return r.parts.Release(nil) })
+	if errors.Is(released, cuda.ErrClosed) {
+		return err
 	}
+	err = errors.Join(err, released)
 	if r.parts.Len() > 0 && r.worker.Err() == nil { // kept by a hook: another Close tries again
 		return err
 	}
-	r.kv, r.blocks, r.graphs = nil, 0, nil
+	r.graphs = nil
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return errors.Join(err, r.worker.Close(ctx))

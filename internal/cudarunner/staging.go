@@ -145,7 +145,7 @@ func tilesOf(b *modelrunner.Batch) int {
 
 // grow makes the staging memory larger. Graphs hold its address: they go.
 func (r *Runner) grow(bytes int64) error {
-	if err := errors.Join(r.dropGraphs(), r.stream.Synchronize(), r.in.free()); err != nil {
+	if err := errors.Join(dropGraphs(r.graphs), r.stream.Synchronize(), r.in.free()); err != nil {
 		return err
 	}
 	return r.in.make(r, int64(1)<<bits.Len64(uint64(bytes)))

@@ -169,3 +169,27 @@ func (d *driver) each(do func(r *CPU) error) error {
 	}
 	return do(d.cpus[0])
 }
+
+// answer is what the runner makes of a prompt, greedily.
+func answer(tb testing.TB, r Runner) []int32 {
+	tb.Helper()
+	d := newDriver(tb, r)
+	s := d.add([]int32{206, 5, 7, 9}, sample.Params{TopP: 1, TypicalP: 1, RepetitionPenalty: 1, Logprobs: -1})
+	d.run(64, 8)
+	return s.Output
+}
+
+func byDevice(hs []ledger.Holding) map[string]int64 {
+	m := map[string]int64{}
+	for _, h := range hs {
+		m[h.Device] += h.Bytes
+	}
+	return m
+}
+
+func keys(m map[string]int64) (out []string) {
+	for k := range m {
+		out = append(out, k)
+	}
+	return out
+}

@@ -54,6 +54,15 @@ func (ps *Parts) Release(which func(Part) bool) error {
 // Retry releases what would not go.
 func (ps *Parts) Retry() error { return ps.Release(func(p Part) bool { return p.stale }) }
 
+// Keep says that parts which would not go are wanted again.
+func (ps *Parts) Keep(which func(Part) bool) {
+	for i := range ps.list {
+		if which(ps.list[i]) {
+			ps.list[i].stale = false
+		}
+	}
+}
+
 // ReleaseFrom releases the parts after the first n.
 func (ps *Parts) ReleaseFrom(n int) error {
 	later := Parts{Package: ps.Package, Hooks: ps.Hooks, list: ps.list[n:]}
