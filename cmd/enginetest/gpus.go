@@ -21,8 +21,9 @@ func gpusCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "gpus [DEVICE…]",
-		Short: "List the GPUs, their memory, who holds it and who has leased them",
-		Long: `List the GPUs, their memory, who holds it and who has leased them. A device is a UUID (or a prefix of one), an index or a MIG id.
+		Short: "List the GPUs, their memory, who holds it and who has leased them, and what the engine runs on them",
+		Long: `List the GPUs, their memory, who holds it and who has leased them, and what the engine would use of them here: the CUDA driver, the
+kernels that each visible device gets, optional libraries. A device is a UUID (or a prefix of one), an index or a MIG id.
 
 Exit codes: 0 listed, 2 wrong usage (no such device), 3 cannot measure (no GPU or no driver: the message says what was tried).`,
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -34,7 +35,7 @@ Exit codes: 0 listed, 2 wrong usage (no such device), 3 cannot measure (no GPU o
 			if err = errors.Join(err, src.Close()); err != nil {
 				return waitError(err)
 			}
-			return printReport(cmd.OutOrStdout(), inv, asJSON)
+			return printReport(cmd.OutOrStdout(), gpuReport{inv, inspectCUDA()}, asJSON) // CUDA takes memory for itself: it comes after
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
