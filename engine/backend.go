@@ -48,7 +48,7 @@ func (c *core) counters() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.stats
-	s.State = c.state
+	s.State, s.Devices = c.state, c.cfg.TensorParallel
 	return s
 }
 

@@ -33,9 +33,14 @@ type Config struct {
 	Model  string // folder of a Hugging Face checkpoint
 	Device string // "cpu", "cuda", "cuda:1", "cuda:GPU-…"; "" takes a GPU when there is one
 
+	// TensorParallel is how many devices share the model, all of them in the process of the core; 0 is 1. The CPU emulates them ("cpu:0", "cpu:1", …), each
+	// with memory and threads of its own. Every device has the same number of KV blocks, so sizes below are of each device, but for Threads and OffloadBytes,
+	// which are of all. The number must divide the model's attention heads and intermediate size, and divide or be a multiple of its KV heads.
+	TensorParallel int
+
 	Core Core // where the engine computes: InProcess, or ChildProcess
 
-	Threads               int     // CPU device: worker threads; 0 is GOMAXPROCS
+	Threads               int     // CPU device: worker threads, shared out among the devices; 0 is GOMAXPROCS
 	BlockSize             int     // tokens in a KV block; 0 is 16
 	MaxModelLen           int     // longest prompt + output; 0 is what the checkpoint and the KV cache allow
 	MaxNumSeqs            int     // sequences in one step; 0 is 64

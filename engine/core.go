@@ -201,7 +201,7 @@ func (c *core) output(p *completion, seq *modelrunner.Seq, res *modelrunner.SeqR
 	if seq.Sampler == nil {
 		return nil
 	}
-	if err := c.faults.pass(FaultOutput); err != nil {
+	if err := c.faults.pass(FaultOutput, 0); err != nil {
 		return err
 	}
 	c.counts.OutputTokens++

@@ -9,6 +9,7 @@ import (
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/internal/checkpoint"
 	"github.com/enginetest/enginetest/internal/cpu"
+	"github.com/enginetest/enginetest/internal/modelrunner"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -92,6 +93,10 @@ func public(err error) error {
 	var panicked *PanicError
 	if errors.As(err, &onGPU) && !errors.As(err, &panicked) {
 		err = panicError("work on the GPU's thread", onGPU.Value, onGPU.Stack)
+	}
+	var onRank *modelrunner.Panic
+	if errors.As(err, &onRank) && !errors.As(err, &panicked) {
+		err = &PanicError{Phase: "work of " + onRank.Rank, Value: onRank.Value, Stack: onRank.Stack, err: onRank.Unwrap()}
 	}
 	var oom *cpu.OutOfMemory
 	if (errors.As(err, &oom) || errors.Is(err, cuda.ErrOutOfMemory)) && !errors.Is(err, ErrOutOfMemory) {

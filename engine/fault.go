@@ -1,10 +1,10 @@
 package engine
 
-// Fault is an injected failure: data, so that it crosses process boundaries with the Config. It strikes once.
+// Fault is an injected failure: data, so that it crosses process boundaries with the Config. It strikes once on each rank that it names.
 type Fault struct {
 	Point  FaultPoint
-	Rank   int // device rank it strikes; -1 every rank
-	After  int // passes of the point that go well first
+	Rank   int // of the device that it strikes, below TensorParallel; -1 every one
+	After  int // passes of the point on that device that go well first
 	Action FaultAction
 	Text   string // of the error or panic
 }
@@ -18,8 +18,8 @@ const (
 	FaultAllocate FaultPoint = "allocate" // a device allocation
 	FaultProfile  FaultPoint = "profile"  // the profiling forward pass of Open
 	FaultForward  FaultPoint = "forward"  // a step's forward pass
-	FaultSample   FaultPoint = "sample"
-	FaultOutput   FaultPoint = "output"   // detokenization and stop checks
+	FaultSample   FaultPoint = "sample"   // rank 0 only
+	FaultOutput   FaultPoint = "output"   // detokenization and stop checks; rank 0 only
 	FaultShutdown FaultPoint = "shutdown" // a release step, of Sleep too
 )
 
@@ -39,6 +39,6 @@ const (
 // FaultReport says whether a Fault of the Config struck: a test whose fault never fired has tested nothing.
 type FaultReport struct {
 	Fault  Fault
-	Passes int // times its point was passed
-	Fired  int // 0 or 1: a Fault strikes once
+	Passes int // times its point was passed, on the ranks that it names
+	Fired  int // on how many of them it struck
 }

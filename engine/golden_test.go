@@ -26,6 +26,10 @@ func TestGreedyEqualsTransformers(t *testing.T) {
 		// 320 of the 558 tokens fit: sequences lose their blocks and are computed again.
 		{"preemption", Config{MaxModelLen: 160, KVCacheBytes: 20 * 16 * 1024}, func(t *testing.T, s Stats) { assert.Positive(t, s.Preemptions) }},
 		{"one thread", Config{Threads: 1}, nil},
+		{"two devices", Config{TensorParallel: 2, Device: "cpu"}, nil},
+		{"four devices, chunks, preemption", Config{
+			TensorParallel: 4, Device: "cpu", MaxNumBatchedTokens: 9, MaxModelLen: 160, KVCacheBytes: 20 * 16 * 1024 / 2, // 2 KV heads: each is on two of them
+		}, func(t *testing.T, s Stats) { assert.Positive(t, s.Preemptions) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := openTiny(t, tc.cfg)
@@ -38,7 +42,7 @@ func TestGreedyEqualsTransformers(t *testing.T) {
 			}
 			s := e.Stats()
 			assert.Equal(t, Stats{
-				State: Running, Finished: 8, Preemptions: s.Preemptions, Steps: s.Steps, PromptTokens: 238, OutputTokens: 320,
+				State: Running, Devices: max(tc.cfg.TensorParallel, 1), Finished: 8, Preemptions: s.Preemptions, Steps: s.Steps, PromptTokens: 238, OutputTokens: 320,
 				KVBlocks: s.KVBlocks, KVBlocksCached: s.KVBlocksCached, PrefixQueries: s.PrefixQueries, PrefixHits: s.PrefixHits,
 			}, s, "everything is free again")
 			if tc.check != nil {

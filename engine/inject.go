@@ -11,18 +11,23 @@ import (
 	"github.com/enginetest/enginetest/internal/modelrunner"
 )
 
-// faults are the injected ones of an engine. Each fires at most once, so that what comes after a failure can be tested too.
+// faults are the injected ones of an engine. Each fires at most once on a rank, so that what comes after a failure can be tested too.
 type faults struct {
 	profiling atomic.Bool         // a forward pass is Open's
 	announce  func([]FaultReport) // when one is about to strike; nil: nobody needs it
 
 	mu      sync.Mutex
 	reports []FaultReport
+	passes  map[place]int // of each fault's point
+	struck  map[place]bool
 	ctx     context.Context // ends a hang
 }
 
+// place is a fault on a rank.
+type place struct{ fault, rank int }
+
 func newFaults(life context.Context, list []Fault) *faults {
-	f := &faults{ctx: life}
+	f := &faults{ctx: life, passes: map[place]int{}, struck: map[place]bool{}}
 	for _, x := range list {
 		f.reports = append(f.reports, FaultReport{Fault: x})
 	}
@@ -43,28 +48,28 @@ func (f *faults) hangUntil(ctx context.Context) {
 	f.mu.Unlock()
 }
 
-// hooks are the points that lie in the runner.
-func (f *faults) hooks() modelrunner.Hooks {
+// hooks are the points that lie in the runner of a rank.
+func (f *faults) hooks(rank int) modelrunner.Hooks {
 	if len(f.reports) == 0 {
 		return modelrunner.Hooks{}
 	}
 	return modelrunner.Hooks{
-		Load:     func() error { return f.pass(FaultLoad) },
-		Allocate: func(string, int64) error { return f.pass(FaultAllocate) },
+		Load:     func() error { return f.pass(FaultLoad, rank) },
+		Allocate: func(string, int64) error { return f.pass(FaultAllocate, rank) },
 		Forward: func() error {
 			if f.profiling.Load() {
-				return f.pass(FaultProfile)
+				return f.pass(FaultProfile, rank)
 			}
-			return f.pass(FaultForward)
+			return f.pass(FaultForward, rank)
 		},
 		Sample: func() error {
 			if f.profiling.Load() {
 				return nil
 			}
-			return f.pass(FaultSample)
+			return f.pass(FaultSample, rank)
 		},
 		Release: func(owner string, _ int64) error {
-			if err := f.pass(FaultShutdown); err != nil {
+			if err := f.pass(FaultShutdown, rank); err != nil {
 				return fmt.Errorf("release of %s: %w", owner, err)
 			}
 			return nil
@@ -72,12 +77,12 @@ func (f *faults) hooks() modelrunner.Hooks {
 	}
 }
 
-// pass counts a pass of the point on rank 0, the only device, and does what a fault says that is due.
-func (f *faults) pass(p FaultPoint) error {
+// pass counts a pass of the point on a rank, and does what a fault says that is due.
+func (f *faults) pass(p FaultPoint, rank int) error {
 	if len(f.reports) == 0 {
 		return nil
 	}
-	due, ctx, ok := f.due(p)
+	due, ctx, ok := f.due(p, rank)
 	if !ok {
 		return nil
 	}
@@ -107,18 +112,21 @@ func (f *faults) pass(p FaultPoint) error {
 }
 
 // due counts the pass and gives the fault that strikes now.
-func (f *faults) due(p FaultPoint) (Fault, context.Context, bool) {
+func (f *faults) due(p FaultPoint, rank int) (Fault, context.Context, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	found := -1
 	for i := range f.reports {
 		r := &f.reports[i]
-		if r.Fault.Point != p || r.Fault.Rank > 0 {
+		if r.Fault.Point != p || r.Fault.Rank >= 0 && r.Fault.Rank != rank {
 			continue
 		}
+		here := place{i, rank}
 		r.Passes++
-		if found < 0 && r.Fired == 0 && r.Passes > r.Fault.After {
+		f.passes[here]++
+		if found < 0 && !f.struck[here] && f.passes[here] > r.Fault.After {
 			r.Fired++
+			f.struck[here] = true
 			found = i
 		}
 	}
@@ -129,7 +137,7 @@ func (f *faults) due(p FaultPoint) (Fault, context.Context, bool) {
 }
 
 // check refuses a fault that could never fire.
-func (f Fault) check(i int) error {
+func (f Fault) check(i, ranks int) error {
 	field := fmt.Sprintf("Faults[%d]", i)
 	switch f.Point {
 	case FaultLoad, FaultAllocate, FaultProfile, FaultForward, FaultSample, FaultOutput, FaultShutdown:
@@ -141,8 +149,11 @@ func (f Fault) check(i int) error {
 	default:
 		return &ParamError{field + ".Action", fmt.Sprintf("%q", f.Action), "error, panic, hang, out_of_memory, exit or kill"}
 	}
-	if f.Rank < -1 {
-		return &ParamError{field + ".Rank", f.Rank, "a device's rank, or -1 for every one"}
+	if f.Rank < -1 || f.Rank >= ranks {
+		return &ParamError{field + ".Rank", f.Rank, fmt.Sprintf("a rank below %d (TensorParallel), or -1 for every one", ranks)}
+	}
+	if f.Rank > 0 && (f.Point == FaultSample || f.Point == FaultOutput) {
+		return &ParamError{field + ".Rank", f.Rank, fmt.Sprintf("0 or -1 for point %q, which the others do not pass", f.Point)}
 	}
 	if f.After < 0 {
 		return &ParamError{field + ".After", f.After, "≥ 0"}

@@ -24,7 +24,7 @@ func (c *core) makeTier() error {
 	if c.connect == nil {
 		c.connect = c.hostMemory
 	}
-	conn, err := c.connect(c.runner.KVBytesPerBlock())
+	conn, err := c.connect(c.hostBlock())
 	if err != nil {
 		return err
 	}
@@ -41,13 +41,18 @@ func (c *core) makeTier() error {
 	return nil
 }
 
+// hostBlock is the size of a KV block in host memory: what all devices have of it.
+func (c *core) hostBlock() int64 {
+	return c.runner.KVBytesPerBlock() * int64(max(c.cfg.TensorParallel, 1))
+}
+
 // hostMemory is the connector that Config.OffloadBytes means.
 func (c *core) hostMemory(bytesPerBlock int64) (offload.Connector, error) {
 	want := c.cfg.OffloadBytes
 	if want < bytesPerBlock {
 		return nil, &ParamError{"OffloadBytes", want, fmt.Sprintf("at least %d, one KV block", bytesPerBlock)}
 	}
-	alloc := cpu.NewAllocator(cpu.AllocatorConfig{Device: "host", Ledger: c.ledger, Before: c.faults.hooks().Allocate})
+	alloc := cpu.NewAllocator(cpu.AllocatorConfig{Device: "host", Ledger: c.ledger, Before: c.faults.hooks(0).Allocate})
 	if free, total, err := alloc.Memory(); err == nil && want > free {
 		return nil, fmt.Errorf("%w: OffloadBytes is %s, and %s of %s of host memory are free", ErrOutOfMemory,
 			ledger.FormatBytes(want), ledger.FormatBytes(free), ledger.FormatBytes(total))
@@ -74,7 +79,7 @@ func (c *core) countOffload() {
 		return
 	}
 	s := c.tier.Stats()
-	c.counts.OffloadBlocks, c.counts.OffloadBytes = s.Capacity, int64(s.Blocks)*c.runner.KVBytesPerBlock()
+	c.counts.OffloadBlocks, c.counts.OffloadBytes = s.Capacity, int64(s.Blocks)*c.hostBlock()
 	c.counts.OffloadBlocksUsed, c.counts.OffloadPending = s.Blocks, s.Pending
 	c.counts.OffloadStores, c.counts.OffloadHits = s.Stored, s.Loaded*c.cfg.BlockSize
 	c.counts.OffloadErrors = s.Lost + s.Failed

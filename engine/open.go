@@ -34,6 +34,9 @@ func loadCheckpoint(c *core) (model, error) {
 	if c.cfg, err = c.cfg.resolveModel(m.maxPositions); err != nil {
 		return model{}, errors.Join(err, ckpt.Close())
 	}
+	if err := c.cfg.checkSplit(&ckpt.Config); err != nil {
+		return model{}, errors.Join(err, ckpt.Close())
+	}
 	if path := ckpt.TokenizerPath(); path != "" && !c.cfg.SkipTokenizer {
 		if m.tok, err = tokenizer.Load(path); err != nil {
 			return model{}, errors.Join(err, ckpt.Close())

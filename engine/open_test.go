@@ -35,6 +35,25 @@ func TestOpenRefusesWhatCannotBe(t *testing.T) {
 		},
 		{"negative block size", Config{Model: tinyLlama, BlockSize: -1}, "BlockSize is -1, must be in [1, 4096]"},
 		{"utilization above 1", Config{Model: tinyLlama, MemoryUtilization: 1.5}, "MemoryUtilization is 1.5, must be in (0, 1]"},
+		{"less than one device", Config{Model: tinyLlama, TensorParallel: -1}, "TensorParallel is -1, must be in [1, 1024], or 0 for the default"},
+		{
+			"more devices than attention heads",
+			Config{Model: tinyLlama, Device: "cpu", TensorParallel: 8},
+			"TensorParallel is 8, must be a number of devices that can share the model: num_attention_heads is 4 (possible: 1, 2 or 4)",
+		},
+		{"heads that do not divide", Config{Model: tinyLlama, Device: "cpu", TensorParallel: 3}, "num_attention_heads is 4 (possible: 1, 2 or 4)"},
+		{"more devices named than wanted", Config{Model: tinyLlama, Device: "cuda:0,1"}, `Device is cuda:0,1, must be the first of the 1 devices of TensorParallel, or all of them`},
+		{"a list with a hole", Config{Model: tinyLlama, Device: "cuda:0,", TensorParallel: 2}, `Device is cuda:0,, must be "cpu", "cuda"`},
+		{
+			"a fault on a rank that is not there",
+			Config{Model: tinyLlama, TensorParallel: 2, Faults: []Fault{{Point: FaultLoad, Action: ActError, Rank: 2}}},
+			"Faults[0].Rank is 2, must be a rank below 2 (TensorParallel), or -1 for every one",
+		},
+		{
+			"a fault where only the first rank comes",
+			Config{Model: tinyLlama, TensorParallel: 2, Faults: []Fault{{Point: FaultSample, Action: ActError, Rank: 1}}},
+			`Faults[0].Rank is 1, must be 0 or -1 for point "sample", which the others do not pass`,
+		},
 		{"unknown fault point", Config{Model: tinyLlama, Faults: []Fault{{Point: "lunch", Action: ActError}}}, `Faults[0].Point is "lunch"`},
 		{"unknown fault action", Config{Model: tinyLlama, Faults: []Fault{{Point: FaultLoad, Action: "sing"}}}, `Faults[0].Action is "sing"`},
 	} {
@@ -51,7 +70,7 @@ func TestConfigIsResolved(t *testing.T) {
 	got := e.Config()
 	got.Logger = nil
 	assert.Equal(t, Config{
-		Model: tinyLlama, Device: "cpu", Threads: runtime.GOMAXPROCS(0), BlockSize: 16, MaxModelLen: 1024, MaxNumSeqs: 64, MaxNumBatchedTokens: 2048,
+		Model: tinyLlama, Device: "cpu", TensorParallel: 1, Threads: runtime.GOMAXPROCS(0), BlockSize: 16, MaxModelLen: 1024, MaxNumSeqs: 64, MaxNumBatchedTokens: 2048,
 		KVCacheBytes: 8 << 20, StartTimeout: 10 * time.Minute,
 	}, got)
 	assert.Equal(t, 512, e.Stats().KVBlocks)

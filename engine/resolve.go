@@ -1,11 +1,15 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"runtime"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/internal/modelrunner"
 )
 
 // resolve fills in the defaults that do not depend on the checkpoint, and checks every field.
@@ -13,14 +17,12 @@ func (c Config) resolve() (Config, error) {
 	if c.Model == "" {
 		return c, &ParamError{"Model", `""`, "the folder of a Hugging Face checkpoint"}
 	}
-	if err := checkDevice(c.Device); err != nil {
-		return c, err
-	}
 	for _, f := range []struct {
 		name     string
 		value    *int
 		def, max int
 	}{
+		{"TensorParallel", &c.TensorParallel, 1, 1 << 10},
 		{"Threads", &c.Threads, runtime.GOMAXPROCS(0), 1 << 12},
 		{"BlockSize", &c.BlockSize, 16, 1 << 12},
 		{"MaxNumSeqs", &c.MaxNumSeqs, 64, 1 << 20},
@@ -33,6 +35,9 @@ func (c Config) resolve() (Config, error) {
 		if *f.value == 0 {
 			*f.value = f.def
 		}
+	}
+	if err := checkDevice(c.Device, c.TensorParallel); err != nil {
+		return c, err
 	}
 	if u := c.MemoryUtilization; !(u >= 0 && u <= 1) {
 		return c, &ParamError{"MemoryUtilization", u, "in (0, 1], or 0 for the default"}
@@ -62,7 +67,7 @@ func (c Config) resolve() (Config, error) {
 		return c, &ParamError{"StepTimeout", c.StepTimeout, "> 0, or 0 for no bound"}
 	}
 	for i, f := range c.Faults {
-		if err := f.check(i); err != nil {
+		if err := f.check(i, c.TensorParallel); err != nil {
 			return c, err
 		}
 	}
@@ -100,4 +105,14 @@ func (c Config) resolveModel(maxPositions int) (Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// checkSplit refuses devices that cannot share the model, before any memory is taken.
+func (c Config) checkSplit(model *checkpoint.Config) error {
+	_, err := modelrunner.Split(*model, modelrunner.Shard{Size: c.TensorParallel})
+	var e *modelrunner.SplitError
+	if errors.As(err, &e) {
+		return &ParamError{"TensorParallel", e.Size, "a number of devices that can share the model: " + e.Why()}
+	}
+	return err
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,12 +77,12 @@ func (c *core) release() {
 	c.endAll(FinishAbort, ErrStopped)
 	c.phaseOver("abort", c.ordered, fmt.Sprintf("%d requests ended", live))
 	c.enter("release of the model runner")
-	held, began := c.ledger.Bytes(), time.Now()
+	held, began := ledger.ByDevice(c.ledger.Holdings()), time.Now()
 	err := errors.Join(c.closeTier(), c.closeRunner())
 	if left := c.ledger.Holdings(); len(left) > 0 {
 		err = errors.Join(err, &LeakError{Holdings: left})
 	}
-	c.phaseOver("release", began, fmt.Sprintf("%s of %s given back", ledger.FormatBytes(held-c.ledger.Bytes()), ledger.FormatBytes(held)))
+	c.phaseOver("release", began, givenBack(held, ledger.ByDevice(c.ledger.Holdings())))
 	c.mu.Lock()
 	c.tier, c.connect = nil, nil
 	c.runner, c.sched, c.cache, c.tok, c.limits.tok, c.counts = nil, nil, nil, nil, nil, Stats{}
@@ -89,6 +91,22 @@ func (c *core) release() {
 	c.mu.Unlock()
 	c.faults.hangUntil(c.life) // the caller's context is not ours to keep
 	close(c.stopped)
+}
+
+// givenBack is "13.5 MiB of 13.5 MiB given back", and of several devices how much each: "(cpu:0 6.8 MiB of 6.8 MiB, cpu:1 0 B of 6.7 MiB)".
+func givenBack(before, after map[string]int64) string {
+	var had, left int64
+	var each []string
+	for _, device := range slices.Sorted(maps.Keys(before)) {
+		b, a := before[device], after[device]
+		had, left = had+b, left+a
+		each = append(each, fmt.Sprintf("%s %s of %s", device, ledger.FormatBytes(b-a), ledger.FormatBytes(b)))
+	}
+	s := fmt.Sprintf("%s of %s given back", ledger.FormatBytes(had-left), ledger.FormatBytes(had))
+	if len(each) > 1 {
+		s += " (" + strings.Join(each, ", ") + ")"
+	}
+	return s
 }
 
 func (c *core) phaseOver(name string, began time.Time, detail string) {

@@ -2,7 +2,8 @@ package engine
 
 // Stats are an engine's counters, as of its last step. Counts of tokens and requests are since Open.
 type Stats struct {
-	State State
+	State   State
+	Devices int // that share the model
 
 	Waiting, Running int // sequences now
 	Finished         int // requests that ended well: stop or length

@@ -122,6 +122,15 @@ func ByOwner(hs []Holding) map[string]int64 {
 	return m
 }
 
+// ByDevice adds up holdings per device.
+func ByDevice(hs []Holding) map[string]int64 {
+	m := map[string]int64{}
+	for _, h := range hs {
+		m[h.Device] += h.Bytes
+	}
+	return m
+}
+
 // Format prints holdings one per line, each with its stack when there is one.
 func Format(hs []Holding) string {
 	var b strings.Builder

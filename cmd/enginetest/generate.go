@@ -76,8 +76,9 @@ With --json, one object a prompt is printed, in order:
 // engineFlags makes a flag of every field of the engine's Config that a command line can set.
 func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.StringVar(&cfg.Model, "model", "", "folder of a Hugging Face checkpoint (default: the bundled one)")
-	f.StringVar(&cfg.Device, "device", "", "cpu, cuda, cuda:1, cuda:GPU-… (default: a GPU when there is one)")
-	f.IntVar(&cfg.Threads, "threads", 0, "CPU device: worker threads (default: all)")
+	f.StringVar(&cfg.Device, "device", "", "cpu, cuda, cuda:1, cuda:GPU-…, cuda:0,1 (default: a GPU when there is one)")
+	f.IntVar(&cfg.TensorParallel, "tensor-parallel", 1, "devices that share the model; the CPU emulates them")
+	f.IntVar(&cfg.Threads, "threads", 0, "CPU device: worker threads of all devices (default: all)")
 	f.IntVar(&cfg.BlockSize, "block-size", 0, "tokens in a KV block (default 16)")
 	f.IntVar(&cfg.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: what the checkpoint and the KV cache allow)")
 	f.IntVar(&cfg.MaxNumSeqs, "max-num-seqs", 0, "sequences in one step (default 64)")

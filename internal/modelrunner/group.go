@@ -45,21 +45,25 @@ type RankError struct {
 	Err    error
 }
 
-func (e *RankError) Error() string { return fmt.Sprintf("rank %d (%s): %v", e.Rank, e.Device, e.Err) }
+func (e *RankError) Error() string { return fmt.Sprintf("%s: %v", e.who(), e.Err) }
+
+func (e *RankError) who() string { return fmt.Sprintf("rank %d (%s)", e.Rank, e.Device) }
 
 // Unwrap is what the rank failed of.
 func (e *RankError) Unwrap() error { return e.Err }
 
 // Panic is a rank's panic.
 type Panic struct {
-	Value any
-	Stack []byte
+	Rank  string // "rank 1 (cpu:1)"
+	Value string // printed: the value itself could keep the rank reachable
+	Stack string
+	err   error
 }
 
-func (p *Panic) Error() string { return fmt.Sprintf("panic: %v\n%s", p.Value, p.Stack) }
+func (p *Panic) Error() string { return fmt.Sprintf("panic: %s\n%s", p.Value, p.Stack) }
 
 // Unwrap is the panic's value, when that is an error.
-func (p *Panic) Unwrap() error { err, _ := p.Value.(error); return err }
+func (p *Panic) Unwrap() error { return p.err }
 
 // Group is the Runner of a model that several devices share. It does everything on every rank, whatever fails, each in a goroutine of its own that
 // is over when the call is. Errors are a *[RankError] for each rank that failed by itself.
@@ -101,7 +105,10 @@ func (g *Group) each(do func(rank int) error) error {
 	one := func(i int) {
 		defer func() {
 			if v := recover(); v != nil {
-				errs[i] = &RankError{i, g.devices[i], &Panic{v, debug.Stack()}}
+				cause, _ := v.(error)
+				e := &RankError{Rank: i, Device: g.devices[i]}
+				e.Err = &Panic{e.who(), fmt.Sprint(v), string(debug.Stack()), cause}
+				errs[i] = e
 			}
 		}()
 		if err := do(i); err != nil {

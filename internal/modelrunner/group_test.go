@@ -29,7 +29,7 @@ func (f *fakeRank) call(name string) error {
 	err := f.fails[name]
 	var p *Panic
 	if errors.As(err, &p) {
-		panic(p.Value)
+		panic(p.err)
 	}
 	return err
 }
@@ -96,7 +96,7 @@ func TestGroupStepFails(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
 		g, ranks, _ := fakeGroup(t, n)
 		for bad := range n {
-			for _, fault := range []error{errBoom, &Panic{Value: errBoom}} {
+			for _, fault := range []error{errBoom, &Panic{err: errBoom}} {
 				ranks[bad].fails["Execute"] = fault
 				_, err := g.Execute(&Batch{})
 				require.ErrorIs(t, err, errBoom)
@@ -133,7 +133,7 @@ func TestGroupGoesToAll(t *testing.T) {
 			for _, r := range ranks {
 				r.take()
 			}
-			ranks[0].fails[call], ranks[1].fails[call] = errBoom, &Panic{Value: errBoom}
+			ranks[0].fails[call], ranks[1].fails[call] = errBoom, &Panic{err: errBoom}
 			err := do()
 			require.ErrorContains(t, err, "rank 0 (fake:0): boom\nrank 1 (fake:1): panic: boom")
 			for _, r := range ranks {
