@@ -174,7 +174,8 @@ func (s *served) engine() *core {
 
 func (s *served) open(ctx context.Context, cfg Config) (opened, error) {
 	e, err := open(ctx, cfg, func(c *core) (model, error) {
-		c.published = s.flush // in the loop: handing over to another goroutine costs more than the message
+		// Not flush: a message wakes the parent on this processor, and the step would wait. The sender has its turn as callers in process have.
+		c.published = s.rouse
 		c.faults.announce = func(reports []FaultReport) {
 			s.tell(func(n *news) { n.Faults = reports })
 			s.flush() // now: the fault may be the end of this process

@@ -195,7 +195,11 @@ func (d *decoder) slice(v reflect.Value) error {
 		v.SetBytes(append(make([]byte, 0, n), b...))
 		return err
 	}
-	v.Set(reflect.MakeSlice(v.Type(), n, n))
+	if v.SetZero(); n == 0 {
+		v.Set(reflect.MakeSlice(v.Type(), 0, 0)) // not nil
+	}
+	v.Grow(n) // an allocation less than MakeSlice
+	v.SetLen(n)
 	for i := range n {
 		if err := d.value(v.Index(i)); err != nil {
 			return err
