@@ -144,6 +144,12 @@ func (s *Stub) Fail(call string, nth, code int) {
 	s.call("stub_fail", uintptr(unsafe.Pointer(&b[0])), uintptr(nth), uintptr(code))
 }
 
+// FailOn is Fail, for calls on threads whose current context is of this device.
+func (s *Stub) FailOn(device int, call string, nth, code int) {
+	b := append([]byte(call), 0)
+	s.call("stub_fail_on", uintptr(unsafe.Pointer(&b[0])), uintptr(nth), uintptr(code), uintptr(device))
+}
+
 // Pending is the number of faults that have not happened yet.
 func (s *Stub) Pending() int { return int(int32(s.call("stub_pending"))) }
 

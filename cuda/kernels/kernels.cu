@@ -7,3 +7,4 @@
 #include "attention.cu"
 #include "prefill.cu"
 #include "sample.cu"
+#include "reduce.cu"

@@ -118,6 +118,11 @@ func (r *Runner) compute(b *modelrunner.Batch, rows []wanted) (*step, error) {
 
 // sampleRows computes logits and draws of the rows [at, at+n) that are wanted.
 func (r *Runner) sampleRows(s *step, at, n int) error {
+	if at > 0 { // the first rank has read the logits before these
+		if err := r.meet(); err != nil {
+			return err
+		}
+	}
 	if err := r.project(s, n, s.in.rows+cuda.DevicePtr(4*at)); err != nil {
 		return err
 	}
@@ -129,6 +134,9 @@ func (r *Runner) sampleRows(s *step, at, n int) error {
 // fetch brings tokens back, and the logits of rows that the host has to look at, and waits.
 func (r *Runner) fetch(b *modelrunner.Batch, rows []wanted) error {
 	w := &r.work
+	if !r.share.First() {
+		return r.stream.Synchronize()
+	}
 	if err := w.memory.CopyToAsync(r.in.tokens, 0, w.tokensOut, int64(4*len(rows)), r.stream); err != nil {
 		return err
 	}
@@ -191,6 +199,9 @@ func (r *Runner) hostLogits() error {
 
 // results reads what fetch brought: tokens as they are, logits through the host's sampler.
 func (r *Runner) results(b *modelrunner.Batch, rows []wanted, out []modelrunner.SeqResult) {
+	if !r.share.First() {
+		return
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	tokens := r.tokens(len(rows))

@@ -62,13 +62,25 @@ func (r *Runner) layerOfOne(s *step, i int) error {
 	if err := r.attention(s, i, 1, output{w.attn1, 0, plain, w.attn.kb}); err != nil {
 		return err
 	}
-	if err := r.gemv(l.o, w.attn1, 0, w.ptr(w.x), add, true); err != nil {
+	if err := r.addRow(l.o, w.attn1); err != nil {
 		return err
 	}
 	if err := r.gemv(l.gateUp, w.x, l.postNorm, w.ptr(w.mlp1), silu, true); err != nil {
 		return err
 	}
-	return r.gemv(l.down, w.mlp1, 0, w.ptr(w.x), add, true)
+	return r.addRow(l.down, w.mlp1)
+}
+
+// addRow adds a product of one row to the residual stream.
+func (r *Runner) addRow(m matrix, x int64) error {
+	w := &r.work
+	if r.link == nil {
+		return r.gemv(m, x, 0, w.ptr(w.x), add, true)
+	}
+	if err := r.gemv(m, x, 0, w.ptr(w.y), store, false); err != nil {
+		return err
+	}
+	return r.reduce(1, 1, m.bias)
 }
 
 func (r *Runner) layerOfMany(s *step, i int) error {
@@ -139,11 +151,14 @@ func (r *Runner) normalize(s *step, weight int64, n int, rows cuda.DevicePtr, ou
 // addProduct adds a product to the residual stream: at once, or in the next norm.
 func (r *Runner) addProduct(s *step, m matrix, x activity, mode int) error {
 	w := &r.work
-	if s.tokens > skinnyRows && r.splits(m, s.tokens) == 1 {
+	if r.link == nil && s.tokens > skinnyRows && r.splits(m, s.tokens) == 1 {
 		_, err := r.product(m, x, mode, s.tokens, w.ptr(w.x), w.h.kb*32, add, output{})
 		return err
 	}
 	parts, err := r.product(m, x, mode, s.tokens, w.ptr(w.y), w.h.kb*32, store, output{})
+	if err == nil && r.link != nil {
+		return r.reduce(s.tokens, parts, m.bias)
+	}
 	s.pending, s.bias = parts, m.bias
 	return err
 }
@@ -180,7 +195,7 @@ func (r *Runner) rowWarps(m matrix) int {
 // product multiplies rows with a matrix; it returns the number of parts that it left in out.
 func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.DevicePtr, ld, what int, act output) (int, error) {
 	w, parts := &r.work, 1
-	if what == store && out != w.ptr(w.logits) {
+	if what == store && out != r.logitsAt() {
 		parts = r.splits(m, tokens)
 	}
 	bias := m.bias
@@ -291,19 +306,27 @@ func (r *Runner) attentionSplits(rows, context int) int {
 func (r *Runner) project(s *step, n int, rows cuda.DevicePtr) error {
 	w := &r.work
 	if s.tokens == 1 && n == 1 {
-		return r.gemv(r.lmHead, w.x, r.norm, w.ptr(w.logits), store, false)
+		if err := r.gemv(r.lmHead, w.x, r.norm, r.logitsAt(), store, false); err != nil {
+			return err
+		}
+		return r.meet()
 	}
 	mode := r.mode(n)
 	if err := r.normalize(s, r.norm, n, rows, w.last, mode); err != nil {
 		return err
 	}
-	_, err := r.product(r.lmHead, w.last, mode, n, w.ptr(w.logits), r.VocabSize, store, output{})
-	return err
+	if _, err := r.product(r.lmHead, w.last, mode, n, r.logitsAt(), r.VocabSize, store, output{}); err != nil {
+		return err
+	}
+	return r.meet()
 }
 
 // draw draws a token from each of n rows of logits.
 func (r *Runner) draw(s *step, n int) error {
 	w := &r.work
+	if !r.share.First() {
+		return nil
+	}
 	if err := r.run("race", cuda.Dim{X: raceShares, Y: n}, 256, 0, w.ptr(w.logits), s.in.draws, w.ptr(w.best), r.VocabSize); err != nil {
 		return err
 	}

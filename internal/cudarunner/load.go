@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/enginetest/enginetest/cuda"
-	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
 const (
@@ -61,8 +60,7 @@ func (r *Runner) load(b *binder) (err error) {
 				case <-done:
 					return
 				}
-				row := len(c.src.Data) / c.src.Shape[0]
-				copy(s.host[c.buffer].Bytes(), c.src.Data[c.first*row:(c.first+c.n)*row])
+				c.copyRows(s.host[c.buffer].Bytes(), c.first, c.n)
 				select {
 				case ready <- c:
 				case <-done:
@@ -92,7 +90,7 @@ func (r *Runner) newLoader(b *binder) (*loader, error) {
 	s := &loader{}
 	row := int64(0) // a buffer holds at least the longest row, and of small tensors no more than the largest
 	for _, p := range b.pieces {
-		row, s.size = max(row, int64(len(p.src.Data)/p.src.Shape[0])), max(s.size, int64(len(p.src.Data)))
+		row, s.size = max(row, int64(p.row())), max(s.size, int64(p.row()*p.src.Shape[0]))
 	}
 	s.size = max(row, min(s.size, chunkSize))
 	n := min(chunks, s.count(b.pieces))
@@ -142,7 +140,7 @@ func (s *loader) free() error {
 // split cuts the pieces into chunks until yield is false.
 func (s *loader) split(pieces []piece, yield func(chunk) bool) {
 	for _, p := range pieces {
-		most := s.rows(p.src)
+		most := int(s.size) / p.row()
 		for at := 0; at < p.src.Shape[0]; at += most {
 			if !yield(chunk{piece: p, first: at, n: min(most, p.src.Shape[0]-at)}) {
 				return
@@ -150,9 +148,6 @@ func (s *loader) split(pieces []piece, yield func(chunk) bool) {
 		}
 	}
 }
-
-// rows is how many rows of a tensor a buffer holds.
-func (s *loader) rows(t checkpoint.Tensor) int { return int(s.size) / (len(t.Data) / t.Shape[0]) }
 
 func (s *loader) count(pieces []piece) int {
 	n := 0
@@ -188,7 +183,7 @@ func (s *loader) send(r *Runner, n int, ready <-chan chunk, free chan<- int) err
 }
 
 func (s *loader) pack(r *Runner, c chunk) error {
-	bytes := int64(len(c.src.Data) / c.src.Shape[0] * c.n)
+	bytes := int64(c.row() * c.n)
 	at := int64(c.buffer) * s.size
 	if err := s.device.CopyFromAsync(at, s.host[c.buffer], 0, bytes, r.stream); err != nil {
 		return err

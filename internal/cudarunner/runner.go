@@ -33,15 +33,20 @@ type Options struct {
 	Ledger              *ledger.Ledger // nil is a new one, without stacks
 	Stacks              bool
 	Hooks               modelrunner.Hooks
-	Fast                bool // compute small models as large ones are: rounded activations, a float16 KV cache
-	NoGraphs            bool // launch every kernel of a decode step by itself
-	PTX                 bool // let the driver compile the kernels, also where there is machine code
+	AllReduce           AllReduce     // of a group
+	Patience            time.Duration // for another rank of a group in an all-reduce; 0 is a minute
+	Fast                bool          // compute small models as large ones are: rounded activations, a float16 KV cache
+	NoGraphs            bool          // launch every kernel of a decode step by itself
+	linked              func(*link)   // for tests
+	PTX                 bool          // let the driver compile the kernels, also where there is machine code
 }
 
 // Runner is a [modelrunner.Runner] on a CUDA device.
 type Runner struct {
 	*model
 	options Options
+	share   modelrunner.Share
+	link    *link // to the other ranks; nil: there are none
 	worker  *cuda.Worker
 	stream  *cuda.Stream
 	kernels *kernelSet
@@ -51,6 +56,7 @@ type Runner struct {
 	rope    ropeTable
 	work    workspace
 	kv      *cuda.Memory // set by setKV
+	mailbox *mailbox     // of a rank with others
 	blocks  int
 
 	source modelrunner.Source // of the weights
@@ -86,20 +92,34 @@ const closeTimeout = 30 * time.Second
 //
 // In the ledger: the context, kernels, streams, weights, rope, workspace, staging (pinned host memory for inputs and results); kv_cache after AllocateKV; cuda_graphs
 // after the first decode steps.
-func New(ckpt *checkpoint.Checkpoint, o Options) (_ *Runner, err error) {
+func New(ckpt *checkpoint.Checkpoint, o Options) (r *Runner, err error) {
+	defer func() { // after a panic too
+		if err = errors.Join(err, ckpt.Close()); err != nil && r != nil {
+			err = errors.Join(err, r.Close())
+			r = nil
+		}
+	}()
+	return open(ckpt, modelrunner.Shard{}, nil, o)
+}
+
+// open makes the runner of a rank; link is nil for one that is alone.
+func open(ckpt *checkpoint.Checkpoint, shard modelrunner.Shard, l *link, o Options) (_ *Runner, err error) {
+	share, err := modelrunner.Split(ckpt.Config, shard)
+	if err != nil {
+		return nil, err
+	}
 	o.BlockSize = cmp.Or(max(o.BlockSize, 0), 16)
 	o.MaxModelLen = cmp.Or(max(o.MaxModelLen, 0), ckpt.Config.MaxPositions)
 	o.MaxNumBatchedTokens = cmp.Or(max(o.MaxNumBatchedTokens, 0), 2048)
 	if o.Ledger == nil {
 		o.Ledger = ledger.New(o.Stacks)
 	}
-	r := &Runner{options: o}
+	r := &Runner{options: o, share: share, link: l}
 	r.forget()
 	r.parts = modelrunner.Parts{Package: "cudarunner", Hooks: &r.options.Hooks}
 	opened := false
 	defer func() { // after a panic too
-		err = errors.Join(err, ckpt.Close())
-		if !opened || err != nil {
+		if !opened {
 			err = errors.Join(err, r.Close())
 		}
 	}()
@@ -110,7 +130,7 @@ func New(ckpt *checkpoint.Checkpoint, o Options) (_ *Runner, err error) {
 		return nil, err
 	}
 	var b *binder
-	if r.model, b, err = bind(ckpt, o.Fast); err != nil {
+	if r.model, b, err = bind(ckpt, share, o.Fast); err != nil {
 		return nil, err
 	}
 	if r.worker, err = cuda.NewWorker(o.Device, cuda.Config{Ledger: o.Ledger, Stacks: o.Stacks}); err != nil {
@@ -144,6 +164,9 @@ func (r *Runner) takeMemory(b *binder) error {
 	if r.kernels, err = loadKernels(r.worker, r.options.PTX); err != nil {
 		return err
 	}
+	if r.link != nil && r.link.shared { // blocks that only wait for their turn would keep the other rank's out
+		r.kernels.dependent = false
+	}
 	r.parts.Add(modelrunner.Part{Owner: "kernels", Release: r.kernels.module.Close, Stays: 2})
 	return r.takeModel(b.bytes, func() error { return r.load(b) })
 }
@@ -173,6 +196,11 @@ func (r *Runner) takeModel(bytes int64, fill func() error) (err error) {
 	}
 	if err := r.in.make(r, 1<<16); err != nil {
 		return err
+	}
+	if r.link != nil {
+		if err := r.makeMailbox(); err != nil {
+			return err
+		}
 	}
 	return r.stream.Synchronize()
 }

@@ -54,7 +54,7 @@ func (r *Runner) giveBack(keep bool, which func(modelrunner.Part) bool) error {
 
 // forget leaves no way into memory that is gone: all that WakeWeights makes but the weights.
 func (r *Runner) forget() {
-	r.rope, r.work, r.in, r.logits = ropeTable{}, workspace{}, &staging{}, nil
+	r.rope, r.work, r.in, r.logits, r.mailbox = ropeTable{}, workspace{}, &staging{}, nil, nil
 	r.graphs, r.graphsOwned = map[graphKey]*graph{}, false
 }
 
@@ -105,7 +105,7 @@ func (r *Runner) WakeWeights() (err error) {
 		}
 		closing := sync.OnceValue(ckpt.Close)
 		defer closing()
-		_, b, err := bind(ckpt, r.options.Fast)
+		_, b, err := bind(ckpt, r.share, r.options.Fast)
 		if err != nil {
 			return err
 		}

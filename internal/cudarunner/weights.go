@@ -7,6 +7,7 @@ import (
 
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/internal/modelrunner"
 )
 
 // dtype is an element type, numbered as in the kernels.
@@ -38,16 +39,16 @@ const maxHeadDim = 256
 
 // model is a decoder's weights: offsets in one piece of device memory.
 type model struct {
-	checkpoint.Config
-	weight  dtype // of all matrices: the checkpoint's when they agree, else float32
-	precise bool  // 16-bit activations keep 16 bits of mantissa in every step
-	kvF32   bool
-	headPad int // HeadDim rounded up to 8, in the KV cache
+	checkpoint.Config       // NumHeads, NumKVHeads and IntermediateSize are those of the rank
+	weight            dtype // of all matrices: the checkpoint's when they agree, else float32
+	precise           bool  // 16-bit activations keep 16 bits of mantissa in every step
+	kvF32             bool
+	headPad           int // HeadDim rounded up to 8, in the KV cache
 
 	embed  matrix
 	layers []layer
 	norm   int64
-	lmHead matrix // embed when tied
+	lmHead matrix // rows of embed when tied
 }
 
 type layer struct {
@@ -70,7 +71,7 @@ type matrix struct {
 // kb is the number of column blocks of 32.
 func (m matrix) kb() int { return (m.cols + 31) / 32 }
 
-// binder finds an architecture's tensors in a checkpoint and gives each its place. It keeps the first error and goes on, so that its callers read like the model.
+// binder finds an architecture's tensors in a checkpoint, and gives each, or the rank's share of it, its place. It keeps the first error and goes on, so that its callers read like the model.
 type binder struct {
 	from    *checkpoint.Checkpoint
 	weight  dtype
@@ -80,11 +81,28 @@ type binder struct {
 	err     error
 }
 
-// piece is a tensor that is (a part of) a matrix: its row r is row r/8*step + base + r%8 there.
+// piece is a tensor that is (a part of) a matrix: its row r is row r/8*step + base + r%8 there. Of each row the matrix has the columns from skip on.
 type piece struct {
 	src        checkpoint.Tensor
 	to         matrix
 	step, base int
+	skip       int
+}
+
+// row is how many bytes of a row of src go to the device.
+func (p piece) row() int { return len(p.src.Data) / (p.src.Shape[0] * p.src.Shape[1]) * p.to.cols }
+
+// copyRows puts rows of src, as they go to the device, into dst.
+func (p piece) copyRows(dst []byte, first, n int) {
+	row, stride := p.row(), len(p.src.Data)/p.src.Shape[0]
+	if row == stride {
+		copy(dst, p.src.Data[first*row:(first+n)*row])
+		return
+	}
+	for i := range n {
+		from := (first+i)*stride + p.skip*(row/p.to.cols)
+		copy(dst[i*row:], p.src.Data[from:from+row])
+	}
 }
 
 // vector is a norm or a bias, float32 on the device: element i of src is element i/8*step + base + i%8.
@@ -94,81 +112,102 @@ type vector struct {
 	step, base int
 }
 
-// bind finds and checks every tensor of the model.
-func bind(ckpt *checkpoint.Checkpoint, fast bool) (*model, *binder, error) {
+// bind finds and checks every tensor of the model, and takes a rank's share.
+func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*model, *binder, error) {
 	c := ckpt.Config
-	m := &model{Config: c, layers: make([]layer, c.NumLayers), headPad: (c.HeadDim + 7) / 8 * 8}
+	m := &model{Config: share.Config, layers: make([]layer, c.NumLayers), headPad: (c.HeadDim + 7) / 8 * 8}
 	b := &binder{from: ckpt, bytes: 256} // offset 0 means none
-	b.weight = b.commonType()
+	whole := b.survey()
+	all := modelrunner.Range{Hi: c.VocabSize}
 	m.embed = b.matrix(c.VocabSize, c.HiddenSize)
-	b.rows(m.embed, "model.embed_tokens.weight", c.VocabSize, 8, 0)
+	b.rows(m.embed, "model.embed_tokens.weight", c.VocabSize, all, 8, 0)
 	for i := range m.layers {
-		b.layer(&m.layers[i], &c, fmt.Sprintf("model.layers.%d.", i))
+		b.layer(&m.layers[i], &c, share, fmt.Sprintf("model.layers.%d.", i))
 	}
 	m.norm = b.norm("model.norm.weight", c.HiddenSize)
-	if m.lmHead = m.embed; !c.TieEmbeddings {
-		m.lmHead = b.matrix(c.VocabSize, c.HiddenSize)
-		b.rows(m.lmHead, "lm_head.weight", c.VocabSize, 8, 0)
+	switch {
+	case c.TieEmbeddings && share.Vocab.Lo%panelRows == 0:
+		m.lmHead = m.embed
+		m.lmHead.rows = share.Vocab.Len()
+		m.lmHead.at += int64(share.Vocab.Lo) * int64(roundUp(c.HiddenSize, 32)) * b.size()
+	case c.TieEmbeddings:
+		m.lmHead = b.matrix(share.Vocab.Len(), c.HiddenSize)
+		b.rows(m.lmHead, "model.embed_tokens.weight", c.VocabSize, share.Vocab, 8, 0)
+	default:
+		m.lmHead = b.matrix(share.Vocab.Len(), c.HiddenSize)
+		b.rows(m.lmHead, "lm_head.weight", c.VocabSize, share.Vocab, 8, 0)
 	}
 	if b.err == nil && c.HeadDim > maxHeadDim {
 		b.err = &checkpoint.Error{File: ckpt.Dir, Reason: "head_dim is too large for the CUDA device", Got: fmt.Sprint(c.HeadDim), Want: fmt.Sprintf("at most %d", maxHeadDim)}
 	}
 	m.weight = b.weight
-	m.precise = b.bytes < small && !fast
+	m.precise = whole < small && !fast
 	m.kvF32 = m.weight == f32 || m.precise
 	return m, b, b.err
 }
 
-// commonType is the type of all matrices, or float32 when they differ.
-func (b *binder) commonType() dtype {
-	common, first := f32, true
+// survey finds the type of all matrices, float32 when they differ, and their size in the checkpoint.
+func (b *binder) survey() (bytes int64) {
+	first, differ := true, false
 	for _, name := range b.from.Names() {
 		t, err := b.from.Tensor(name)
 		if err != nil || len(t.Shape) != 2 {
 			continue
 		}
-		if d := typeOf(t.DType); first {
-			common, first = d, false
-		} else if d != common {
-			return f32
-		}
+		d := typeOf(t.DType)
+		differ = differ || !first && d != b.weight
+		b.weight, first = d, false
+		bytes += int64(len(t.Data))
 	}
-	return common
+	if differ {
+		b.weight = f32
+	}
+	return bytes
 }
 
-func (b *binder) layer(l *layer, c *checkpoint.Config, at string) {
-	q, kv, inner := c.NumHeads*c.HeadDim, c.NumKVHeads*c.HeadDim, (c.IntermediateSize+7)/8*8
-	l.inputNorm = b.norm(at+"input_layernorm.weight", c.HiddenSize)
-	l.qkv = b.matrix(q+2*kv, c.HiddenSize)
+func (b *binder) layer(l *layer, c *checkpoint.Config, share modelrunner.Share, at string) {
+	d, hidden := c.HeadDim, c.HiddenSize
+	heads, kvHeads := rowsOfHeads(share.Heads, d), rowsOfHeads(share.KVHeads, d)
+	q, kv, inner := heads.Len(), kvHeads.Len(), roundUp(share.Intermediate.Len(), 8)
+	l.inputNorm = b.norm(at+"input_layernorm.weight", hidden)
+	l.qkv = b.matrix(q+2*kv, hidden)
 	for _, p := range []struct {
-		name       string
-		rows, base int
-	}{{"q_proj", q, 0}, {"k_proj", kv, q}, {"v_proj", kv, q + kv}} {
-		b.rows(l.qkv, at+"self_attn."+p.name+".weight", p.rows, 8, p.base)
+		name string
+		of   int
+		take modelrunner.Range
+		base int
+	}{{"q_proj", c.NumHeads * d, heads, 0}, {"k_proj", c.NumKVHeads * d, kvHeads, q}, {"v_proj", c.NumKVHeads * d, kvHeads, q + kv}} {
+		b.rows(l.qkv, at+"self_attn."+p.name+".weight", p.of, p.take, 8, p.base)
 		if c.QKVBias {
-			b.bias(&l.qkv, at+"self_attn."+p.name+".bias", p.rows, 8, p.base)
+			b.bias(&l.qkv, at+"self_attn."+p.name+".bias", p.of, p.take, 8, p.base)
 		}
 	}
 	if c.QKNorm {
-		l.qNorm = b.norm(at+"self_attn.q_norm.weight", c.HeadDim)
-		l.kNorm = b.norm(at+"self_attn.k_norm.weight", c.HeadDim)
+		l.qNorm = b.norm(at+"self_attn.q_norm.weight", d)
+		l.kNorm = b.norm(at+"self_attn.k_norm.weight", d)
 	}
-	l.o = b.matrix(c.HiddenSize, q)
-	b.rows(l.o, at+"self_attn.o_proj.weight", c.HiddenSize, 8, 0)
+	all := modelrunner.Range{Hi: hidden}
+	l.o = b.matrix(hidden, q)
+	b.columns(l.o, at+"self_attn.o_proj.weight", c.NumHeads*d, heads)
 	if c.OBias {
-		b.bias(&l.o, at+"self_attn.o_proj.bias", c.HiddenSize, 8, 0)
+		b.bias(&l.o, at+"self_attn.o_proj.bias", hidden, all, 8, 0)
 	}
-	l.postNorm = b.norm(at+"post_attention_layernorm.weight", c.HiddenSize)
-	l.gateUp = b.matrix(2*inner, c.HiddenSize)
-	l.down = b.matrix(c.HiddenSize, c.IntermediateSize)
-	b.rows(l.gateUp, at+"mlp.gate_proj.weight", c.IntermediateSize, 16, 0)
-	b.rows(l.gateUp, at+"mlp.up_proj.weight", c.IntermediateSize, 16, 8)
-	b.rows(l.down, at+"mlp.down_proj.weight", c.HiddenSize, 8, 0)
+	l.postNorm = b.norm(at+"post_attention_layernorm.weight", hidden)
+	of, take := c.IntermediateSize, share.Intermediate
+	l.gateUp = b.matrix(2*inner, hidden)
+	l.down = b.matrix(hidden, take.Len())
+	b.rows(l.gateUp, at+"mlp.gate_proj.weight", of, take, 16, 0)
+	b.rows(l.gateUp, at+"mlp.up_proj.weight", of, take, 16, 8)
+	b.columns(l.down, at+"mlp.down_proj.weight", of, take)
 	if c.MLPBias {
-		b.bias(&l.gateUp, at+"mlp.gate_proj.bias", c.IntermediateSize, 16, 0)
-		b.bias(&l.gateUp, at+"mlp.up_proj.bias", c.IntermediateSize, 16, 8)
-		b.bias(&l.down, at+"mlp.down_proj.bias", c.HiddenSize, 8, 0)
+		b.bias(&l.gateUp, at+"mlp.gate_proj.bias", of, take, 16, 0)
+		b.bias(&l.gateUp, at+"mlp.up_proj.bias", of, take, 16, 8)
+		b.bias(&l.down, at+"mlp.down_proj.bias", hidden, all, 8, 0)
 	}
+}
+
+func rowsOfHeads(heads modelrunner.Range, dim int) modelrunner.Range {
+	return modelrunner.Range{Lo: heads.Lo * dim, Hi: heads.Hi * dim}
 }
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
@@ -182,11 +221,18 @@ func (b *binder) take(n int64) int64 {
 
 // matrix takes memory for a matrix; rows and columns are padded.
 func (b *binder) matrix(rows, cols int) matrix {
-	size := int64(2)
+	return matrix{at: b.take(int64(roundUp(rows, panelRows)) * int64(roundUp(cols, 32)) * b.size()), rows: rows, cols: cols}
+}
+
+// panelRows is how many rows of a matrix lie together: see device.h.
+const panelRows = 128
+
+// size is that of a matrix's element.
+func (b *binder) size() int64 {
 	if b.weight == f32 {
-		size = 4
+		return 4
 	}
-	return matrix{at: b.take(int64(roundUp(rows, 128)) * int64(roundUp(cols, 32)) * size), rows: rows, cols: cols}
+	return 2
 }
 
 func (b *binder) tensor(name string, shape ...int) checkpoint.Tensor {
@@ -198,9 +244,25 @@ func (b *binder) tensor(name string, shape ...int) checkpoint.Tensor {
 	return t
 }
 
-// rows is a tensor that fills rows of a matrix.
-func (b *binder) rows(m matrix, name string, n, step, base int) {
-	b.pieces = append(b.pieces, piece{b.tensor(name, n, m.cols), m, step, base})
+// rows is a tensor of so many rows, of which some fill rows of a matrix.
+func (b *binder) rows(m matrix, name string, of int, take modelrunner.Range, step, base int) {
+	b.pieces = append(b.pieces, piece{src: rowsOf(b.tensor(name, of, m.cols), take), to: m, step: step, base: base})
+}
+
+// columns is a tensor of so many columns, of which some are a matrix.
+func (b *binder) columns(m matrix, name string, of int, take modelrunner.Range) {
+	b.pieces = append(b.pieces, piece{src: b.tensor(name, m.rows, of), to: m, step: 8, skip: take.Lo})
+}
+
+// rowsOf are some rows of a tensor, or elements of a vector.
+func rowsOf(t checkpoint.Tensor, take modelrunner.Range) checkpoint.Tensor {
+	if len(t.Shape) == 0 { // not found
+		return t
+	}
+	row := len(t.Data) / t.Shape[0]
+	t.Data = t.Data[take.Lo*row : take.Hi*row]
+	t.Shape = append([]int{take.Len()}, t.Shape[1:]...)
+	return t
 }
 
 func (b *binder) norm(name string, n int) int64 {
@@ -209,11 +271,11 @@ func (b *binder) norm(name string, n int) int64 {
 	return at
 }
 
-func (b *binder) bias(m *matrix, name string, n, step, base int) {
+func (b *binder) bias(m *matrix, name string, of int, take modelrunner.Range, step, base int) {
 	if m.bias == 0 {
 		m.bias = b.take(4 * int64(roundUp(m.rows, 32)))
 	}
-	b.vectors = append(b.vectors, vector{b.tensor(name, n), m.bias, step, base})
+	b.vectors = append(b.vectors, vector{rowsOf(b.tensor(name, of), take), m.bias, step, base})
 }
 
 // uploadVectors widens norms and biases and copies them to their places.

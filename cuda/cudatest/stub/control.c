@@ -11,18 +11,21 @@ API void stub_configure(int n, uint64_t capacity) {
 	pthread_mutex_unlock(&lock);
 }
 
-// stub_fail makes the nth call from now of a function return code; a negative code makes it hang until stub_resume.
-API void stub_fail(const char *call, int nth, int code) {
+// stub_fail_on makes the nth call from now of a function return code, counting those on threads whose current device is dev (negative: all); a negative code makes
+// it hang until stub_resume.
+API void stub_fail_on(const char *call, int nth, int code, int dev) {
 	pthread_mutex_lock(&lock);
 	for (int i = 0; i < n_faults; i++)
 		if (faults[i].nth < 1) faults[i] = faults[--n_faults]; // has happened
 	if (n_faults < 32) {
 		snprintf(faults[n_faults].call, sizeof faults[0].call, "%s", call);
 		faults[n_faults].nth = nth;
+		faults[n_faults].dev = dev;
 		faults[n_faults++].code = code;
 	}
 	pthread_mutex_unlock(&lock);
 }
+API void stub_fail(const char *call, int nth, int code) { stub_fail_on(call, nth, code, -1); }
 API int stub_pending(void) { // faults that have not happened yet
 	int n = 0;
 	pthread_mutex_lock(&lock);

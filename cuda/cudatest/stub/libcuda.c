@@ -120,4 +120,5 @@ API R cuCtxEnablePeerAccess(void *ctx, unsigned flags) {
 
 #include "memory.c"
 #include "work.c"
+#include "nccl.c"
 #include "control.c"

@@ -52,7 +52,7 @@ static __thread int current = -1; // device whose primary context is current on 
 static __thread long current_life;
 static __thread object *capturing; // the stream that this thread captures
 
-static struct fault { char call[64]; int nth, code; } faults[32];
+static struct fault { char call[64]; int nth, code, dev; } faults[32];
 static int n_faults;
 static struct count { const char *call; long n; } counts[160];
 
@@ -78,7 +78,7 @@ static R begin(const char *call) {
 			break;
 		}
 	for (int i = 0; i < n_faults; i++) {
-		if (strcmp(faults[i].call, call) || faults[i].nth < 1 || --faults[i].nth > 0) continue;
+		if (strcmp(faults[i].call, call) || (faults[i].dev >= 0 && faults[i].dev != current) || faults[i].nth < 1 || --faults[i].nth > 0) continue;
 		int code = faults[i].code;
 		if (code < 0) { // hang until stub_resume
 			int round = ++hanging;

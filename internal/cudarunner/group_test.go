@@ -1,0 +1,282 @@
+package cudarunner
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/cuda/cudatest"
+	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/internal/modelrunner"
+	"github.com/enginetest/enginetest/internal/sample"
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// These tests run on the stand-in for libcuda, which is one for NCCL as well. What the kernels compute is checked in group_gpu_test.go.
+
+func stubDevices(t *testing.T, n int) (*cudatest.Stub, []cuda.Device) {
+	t.Helper()
+	s := cudatest.New(t, n, 1<<30)
+	t.Setenv("ENGINETEST_LIBNCCL", s.Path)
+	d, err := cuda.Open(cuda.Library(s.Path))
+	require.NoError(t, err)
+	vs, err := d.Devices()
+	require.NoError(t, err)
+	return s, vs
+}
+
+func openGroup(tb testing.TB, vs []cuda.Device, dir string, o Options) (modelrunner.Runner, error) {
+	tb.Helper()
+	ckpt, err := checkpoint.Open(dir)
+	require.NoError(tb, err)
+	return NewGroup(ckpt, vs, o)
+}
+
+// clear checks that nothing is left on any device.
+func clearOf(t *testing.T, s *cudatest.Stub, l *ledger.Ledger, devices int, why ...any) {
+	t.Helper()
+	require.Empty(t, l.Holdings(), why...)
+	for i := range devices {
+		require.Zero(t, s.Used(i), why...)
+		require.False(t, s.Active(i), why...)
+	}
+}
+
+// TestGroupLifeOnStub: prompts, prompts' log-probabilities in several goes, decode with graphs, host sampling; on two devices, on three of four ranks, on one device
+// twice, by both ways to reduce; and nothing is left anywhere.
+func TestGroupLifeOnStub(t *testing.T) {
+	s, vs := stubDevices(t, 4)
+	dir := fixtures.Checkpoint(t, fixtures.Spec{Heads: 4, KVHeads: 2, Vocab: 1001, Bias: true})
+	for _, c := range []struct {
+		name    string
+		devices []cuda.Device
+		how     AllReduce
+	}{
+		{"two devices", vs[:2], Automatic},
+		{"four devices, each KV head on two", vs, Own},
+		{"two ranks on one device", []cuda.Device{vs[0], vs[0]}, Own},
+		{"NCCL", vs[:2], NCCL},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := ledger.New(true)
+			g, err := openGroup(t, c.devices, dir, Options{Ledger: l, Stacks: true, PTX: true, AllReduce: c.how})
+			require.NoError(t, err)
+			require.NoError(t, g.AllocateKV(200))
+			d := newDriver(t, 16, 200, 2048)
+			for i := range 20 {
+				q := d.add(prompts(1000, 30+20*(i%3))[0], 5, sample.Params{Logprobs: -1 + i%2})
+				q.promptLogprobs = i % 3
+			}
+			d.generate(g, 25)
+			owners := ledger.ByOwner(g.Holdings())
+			for _, owner := range []string{"weights", "kv_cache", "workspace", "all_reduce"} {
+				require.Positive(t, owners[owner], owner)
+			}
+			require.Equal(t, c.how == NCCL, owners["nccl"] == 2*32<<20, "%v", owners)
+			graphs := map[string]int{}
+			for _, h := range g.Holdings() {
+				if h.Owner == "cuda_graphs" {
+					graphs[h.Device]++
+				}
+			}
+			require.Positive(t, graphs[c.devices[0].UUID])
+			require.Positive(t, graphs[c.devices[len(c.devices)-1].UUID], "every rank has graphs of its own")
+			require.NoError(t, g.Close())
+			clearOf(t, s, l, len(vs))
+			require.NoError(t, g.Close(), "twice")
+		})
+	}
+}
+
+// TestGroupShares: each rank holds its part of the weights only.
+func TestGroupShares(t *testing.T) {
+	s, vs := stubDevices(t, 2)
+	dir := fixtures.Checkpoint(t, fixtures.Spec{Hidden: 256, Heads: 8, KVHeads: 2, HeadDim: 64, Intermediate: 1024, Layers: 4, Vocab: 256})
+	l := ledger.New(false)
+	one, err := openDir(t, vs[0], dir, Options{Ledger: l})
+	require.NoError(t, err)
+	require.NoError(t, one.AllocateKV(10))
+	whole := ledger.ByOwner(one.Holdings())
+	require.NoError(t, one.Close())
+	g, err := openGroup(t, vs, dir, Options{Ledger: l, PTX: true})
+	require.NoError(t, err)
+	require.NoError(t, g.AllocateKV(10))
+	require.Equal(t, one.KVBytesPerBlock(), 2*g.KVBytesPerBlock(), "a block of one rank")
+	half := ledger.ByOwner(g.Holdings())
+	require.Equal(t, whole["kv_cache"], half["kv_cache"], "two halves")
+	extra := int64(256 * 256 * 2)                                               // the embedding is whole on both
+	require.InDelta(t, whole["weights"]+extra, half["weights"], 1<<16, "norms") // are, too
+	require.NoError(t, g.Close())
+	clearOf(t, s, l, 2)
+}
+
+// TestGroupRefusals: what cannot be a group is refused by name, before the devices are touched.
+func TestGroupRefusals(t *testing.T) {
+	s, vs := stubDevices(t, 3)
+	dir := fixtures.Bundled()
+	l := ledger.New(false)
+	_, err := openGroup(t, vs[:1], dir, Options{Ledger: l, PTX: true})
+	require.ErrorContains(t, err, "a group of 1 devices, want 2 to 8")
+	_, err = openGroup(t, vs, fixtures.Checkpoint(t, fixtures.Spec{Heads: 4, KVHeads: 4}), Options{Ledger: l, PTX: true})
+	var split *modelrunner.SplitError
+	require.ErrorAs(t, err, &split)
+	require.Equal(t, "num_attention_heads", split.Field)
+	_, err = openGroup(t, vs[:2], dir, Options{Ledger: l, PTX: true, AllReduce: "mpi"})
+	require.ErrorContains(t, err, `AllReduce "mpi", want "", "own" or "nccl"`)
+	_, err = openGroup(t, []cuda.Device{vs[0], vs[0]}, dir, Options{Ledger: l, PTX: true, AllReduce: NCCL})
+	require.ErrorIs(t, err, ErrNoNCCL)
+	t.Setenv("ENGINETEST_LIBNCCL", "/nonexistent/libnccl.so.2")
+	_, err = openGroup(t, vs[:2], dir, Options{Ledger: l, PTX: true, AllReduce: NCCL})
+	require.ErrorIs(t, err, ErrNoNCCL)
+	require.ErrorContains(t, err, "/nonexistent/libnccl.so.2")
+	require.Zero(t, s.Calls("cuDevicePrimaryCtxRetain"), "no refusal touched a device")
+	clearOf(t, s, l, 3)
+}
+
+// TestGroupHalfBuilt fails the second rank's calls of construction and of the first steps in turn: the error names rank and device, the other rank ends too, and
+// whatever either had made until then is given back.
+func TestGroupHalfBuilt(t *testing.T) {
+	s, vs := stubDevices(t, 2)
+	dir := fixtures.Checkpoint(t, fixtures.Spec{Vocab: 1000})
+	for _, c := range []struct {
+		call string
+		code int
+		most int // calls that fail in turn
+		how  AllReduce
+	}{
+		{"cuMemAlloc_v2", 2, 7, Own},
+		{"cuMemHostAlloc", 2, 10, Own},
+		{"cuModuleLoadDataEx", 218, 1, Own},
+		{"cuStreamCreateWithPriority", 2, 1, Own},
+		{"cuCtxEnablePeerAccess", 217, 1, Own},
+		{"cuMemsetD8Async", 1, 3, Own},
+		{"cuLaunchKernel", 1, 40, Own},
+		{"cuGraphInstantiateWithFlags", 2, 1, Own},
+		{"cuGraphLaunch", 700, 1, Own},
+		{"cuStreamSynchronize", 719, 3, Own},
+		{"ncclAllReduce", 5, 5, NCCL},
+		{"cuLaunchKernel", 1, 40, NCCL},
+	} {
+		sticky := c.code >= 700 // the other device's context is dead as well
+		for nth := 1; nth <= c.most; nth += 1 + nth/3 {
+			s.Reset(2, 1<<30) // after a sticky error the process gets no context
+			_, err := cuda.Open(cuda.Library(s.Path))
+			require.NoError(t, err)
+			l := ledger.New(false)
+			s.FailOn(1, c.call, nth, c.code)
+			g, err := openGroup(t, vs, dir, Options{Ledger: l, PTX: true, MaxNumBatchedTokens: 16, AllReduce: c.how})
+			if err == nil {
+				err = stepsOf(g)
+				closed := g.Close()
+				if !sticky { // else it has more to say
+					require.NoError(t, closed, "%s %d", c.call, nth)
+				}
+			}
+			require.Error(t, err, "%s %d", c.call, nth)
+			var rank *modelrunner.RankError
+			require.ErrorAs(t, err, &rank, "%s %d", c.call, nth)
+			if !sticky {
+				require.Equal(t, 1, rank.Rank, "the first one is not to blame")
+			}
+			require.ErrorContains(t, err, "rank 1 (cuda:"+vs[1].UUID+"): ")
+			require.NotErrorIs(t, err, modelrunner.ErrBroken, "the rank that only waited is not named")
+			if _, isNCCL := errors.AsType[*NCCLError](err); !isNCCL {
+				require.ErrorIs(t, err, cuda.Code(c.code), "%s %d", c.call, nth)
+			} else {
+				require.ErrorContains(t, err, "ncclAllReduce: NCCL error 5: invalid usage: the stand-in has no more to say")
+			}
+			clearOf(t, s, l, 2, "%s %d: %v", c.call, nth, err)
+		}
+	}
+}
+
+// stepsOf runs three decode steps: kernel by kernel, captured, and a graph again.
+func stepsOf(g modelrunner.Runner) error {
+	if err := g.AllocateKV(32); err != nil {
+		return err
+	}
+	b := batchOf(2, 5, 1)
+	for range 3 {
+		for i := range b.Tokens {
+			b.Tokens[i] %= 1000
+			b.Slots[i], b.Seqs[i].Blocks[0] = int32(16*i+5), int32(i)
+		}
+		if _, err := g.Execute(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestGroupNCCLRefuses: communicators that cannot be made leave nothing.
+func TestGroupNCCLRefuses(t *testing.T) {
+	s, vs := stubDevices(t, 2)
+	l := ledger.New(false)
+	s.Fail("ncclCommInitAll", 1, 2)
+	_, err := openGroup(t, vs, fixtures.Bundled(), Options{Ledger: l, PTX: true, AllReduce: NCCL})
+	require.ErrorContains(t, err, "ncclCommInitAll: NCCL error 2: ")
+	clearOf(t, s, l, 2)
+}
+
+// TestGroupHooks: a hook that fails on one rank's step wakes the other; the group can take another step; a panic keeps its stack.
+func TestGroupHooks(t *testing.T) {
+	s, vs := stubDevices(t, 2)
+	l, planted := ledger.New(false), errors.New("planted")
+	calls := make(chan int, 2)
+	g, err := openGroup(t, vs, fixtures.Bundled(), Options{Ledger: l, PTX: true, Hooks: modelrunner.Hooks{Forward: func() error {
+		select {
+		case n := <-calls:
+			if n == 1 {
+				return planted
+			}
+			panic(planted)
+		default:
+			return nil
+		}
+	}}})
+	require.NoError(t, err)
+	require.NoError(t, g.AllocateKV(16))
+	b := batchOf(1, 0, 3)
+	for i := range b.Tokens {
+		b.Tokens[i], b.Slots[i] = 1, int32(i)
+	}
+	b.Seqs[0].Blocks = []int32{0}
+	for n := range 2 {
+		calls <- 1 + n // for whichever rank comes first
+		_, err = g.Execute(b)
+		require.ErrorIs(t, err, planted)
+		var rank *modelrunner.RankError
+		require.ErrorAs(t, err, &rank)
+		_, err = g.Execute(b)
+		require.NoError(t, err, "mended")
+	}
+	require.NoError(t, g.Close())
+	clearOf(t, s, l, 2)
+}
+
+// TestWaitError: what the host makes of a kernel that gave up.
+func TestWaitError(t *testing.T) {
+	s, vs := stubDevices(t, 2)
+	l := ledger.New(false)
+	var group *link
+	g, err := openGroup(t, vs, fixtures.Bundled(), Options{Ledger: l, PTX: true, Patience: 3 * time.Second, linked: func(l *link) { group = l }, Hooks: modelrunner.Hooks{Sample: func() error {
+		group.runners[0].mailbox.set(stateWaited + 1) // as the kernel does
+		return nil
+	}}})
+	require.NoError(t, err)
+	require.NoError(t, g.AllocateKV(16))
+	b := batchOf(1, 0, 1)
+	b.Tokens[0], b.Slots[0], b.Seqs[0].Blocks = 1, 0, []int32{0}
+	_, err = g.Execute(b)
+	var waited *WaitError
+	require.ErrorAs(t, err, &waited)
+	require.Equal(t, 1, waited.Rank)
+	require.ErrorContains(t, err, fmt.Sprintf("rank 0 (cuda:%s): cudarunner: waited 3s in an all-reduce for rank 1 (cuda:%s)", vs[0].UUID, vs[1].UUID))
+	require.NoError(t, g.Close())
+	clearOf(t, s, l, 2)
+}

@@ -1,0 +1,225 @@
+package cudarunner
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/internal/modelrunner"
+	"github.com/enginetest/enginetest/ledger"
+)
+
+// ncclLibrary is NVIDIA's libnccl.so.2, found at run time.
+type ncclLibrary struct {
+	path string
+
+	version, initAll, allReduce, destroy, abort, errorString, lastError uintptr
+}
+
+// ErrNoNCCL says that the library is not there, or cannot be used.
+var ErrNoNCCL = errors.New("cudarunner: no NCCL")
+
+// findNCCL loads the library: ENGINETEST_LIBNCCL, or libnccl.so.2 where the system looks for libraries (LD_LIBRARY_PATH, such as Python's
+// site-packages/nvidia/nccl/lib).
+func findNCCL() (*ncclLibrary, error) {
+	n := &ncclLibrary{path: "libnccl.so.2"}
+	if path := os.Getenv("ENGINETEST_LIBNCCL"); path != "" {
+		n.path = path
+	}
+	lib, err := loadLibrary(n.path)
+	if err != nil {
+		why, _, _ := strings.Cut(err.Error(), "\n")
+		return nil, fmt.Errorf("%w: %s", ErrNoNCCL, why)
+	}
+	for name, to := range map[string]*uintptr{
+		"ncclGetVersion": &n.version, "ncclCommInitAll": &n.initAll, "ncclAllReduce": &n.allReduce, "ncclCommDestroy": &n.destroy, "ncclCommAbort": &n.abort,
+		"ncclGetErrorString": &n.errorString, "ncclGetLastError": &n.lastError,
+	} {
+		if *to = findSymbol(lib, name); *to == 0 {
+			return nil, fmt.Errorf("%w: %s has no %s", ErrNoNCCL, n.path, name)
+		}
+	}
+	return n, nil
+}
+
+// NCCLError is an error of a call of NCCL.
+type NCCLError struct {
+	Call       string
+	Code       int
+	Text, More string
+}
+
+func (e *NCCLError) Error() string {
+	s := fmt.Sprintf("%s: NCCL error %d: %s", e.Call, e.Code, e.Text)
+	if e.More != "" {
+		s += ": " + e.More
+	}
+	return s
+}
+
+// call calls a function. What its arguments point to is on the heap.
+func (n *ncclLibrary) call(name string, fn uintptr, args ...uintptr) error {
+	code := int(int32(invoke(fn, args)))
+	if code == 0 {
+		return nil
+	}
+	return &NCCLError{Call: name, Code: code, Text: text(invoke(n.errorString, []uintptr{uintptr(code)})), More: text(invoke(n.lastError, []uintptr{0}))}
+}
+
+// text is a C string.
+func text(p uintptr) string {
+	if p == 0 {
+		return ""
+	}
+	b := *(**byte)(unsafe.Pointer(&p))
+	n := 0
+	for *(*byte)(unsafe.Add(unsafe.Pointer(b), n)) != 0 {
+		n++
+	}
+	return strings.TrimSpace(string(unsafe.Slice(b, n)))
+}
+
+// communicators are NCCL's, one a rank.
+type communicators struct {
+	lib   *ncclLibrary
+	ranks []*communicator
+}
+
+type communicator struct {
+	mu     sync.Mutex // held during calls
+	handle uintptr    // 0: destroyed
+	broken atomic.Bool
+}
+
+// openNCCL makes the communicators. What they hold is told by the driver's count of free memory.
+func (l *link) openNCCL() error {
+	before, err := l.free()
+	if err != nil {
+		return err
+	}
+	c := l.nccl
+	handles, err := c.lib.open(l.runners)
+	if err != nil {
+		return err
+	}
+	after, err := l.free()
+	for i, r := range l.runners {
+		one := &communicator{handle: handles[i]}
+		c.ranks = append(c.ranks, one)
+		bytes := int64(0)
+		if err == nil {
+			bytes = max(before[i]-after[i], 0)
+		}
+		held := r.options.Ledger.Add(ledger.Holding{Owner: "nccl", Kind: "communicator", Device: r.options.Device.UUID, Bytes: bytes, Addr: handles[i]})
+		r.own("nccl", bytes, func() error {
+			if err := c.destroy(one); err != nil {
+				return err
+			}
+			return r.options.Ledger.Remove(held)
+		})
+	}
+	return err
+}
+
+// free is every rank's free device memory.
+func (l *link) free() ([]int64, error) {
+	free := make([]int64, len(l.runners))
+	for i, r := range l.runners {
+		err := r.worker.Do(func() (err error) {
+			free[i], _, err = r.worker.MemInfo()
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return free, nil
+}
+
+// open makes a communicator for each runner, on a thread that ends with it: NCCL changes the current device.
+func (n *ncclLibrary) open(runners []*Runner) ([]uintptr, error) {
+	handles, devices := make([]uintptr, len(runners)), make([]int32, len(runners))
+	for i, r := range runners {
+		devices[i] = int32(r.options.Device.Ordinal)
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		var pin runtime.Pinner
+		defer pin.Unpin()
+		pin.Pin(&handles[0])
+		pin.Pin(&devices[0])
+		done <- n.call("ncclCommInitAll", n.initAll, uintptr(unsafe.Pointer(&handles[0])), uintptr(len(runners)), uintptr(unsafe.Pointer(&devices[0])))
+	}()
+	return handles, <-done
+}
+
+// destroy ends a communicator, on its rank's thread; all ranks' are ended at once.
+func (c *communicators) destroy(one *communicator) error {
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	handle := one.handle
+	if one.handle = 0; handle == 0 {
+		return nil
+	}
+	return c.lib.call("ncclCommDestroy", c.lib.destroy, handle)
+}
+
+// abort ends communicators whose kernels may be waiting for a rank that will not come. A rank's thread may be in a call: NCCL lets it be woken there, but not begin
+// another one.
+func (c *communicators) abort() {
+	var wg sync.WaitGroup
+	for _, one := range c.ranks {
+		wg.Go(func() {
+			if one.broken.Swap(true) {
+				return
+			}
+			for range 1000 {
+				if one.mu.TryLock() {
+					defer one.mu.Unlock()
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			handle := one.handle
+			if one.handle = 0; handle != 0 {
+				_ = c.lib.call("ncclCommAbort", c.lib.abort, handle) // there is nothing left to try
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// reduceNCCL is reduce by NCCL: parts become one, which is summed in its place and then added to the residual stream.
+func (r *Runner) reduceNCCL(n, parts int, bias int64) error {
+	w, y := &r.work, r.work.ptr(r.work.y)
+	grid := cuda.Dim{X: (n/4 + 255) / 256}
+	if parts > 1 {
+		if err := r.run("reduce_parts", grid, 256, 0, y, y, parts, int64(n), n/4); err != nil {
+			return err
+		}
+	}
+	if err := r.link.nccl.sum(r, y, n); err != nil {
+		return err
+	}
+	return r.run("reduce_into", grid, 256, 0, w.ptr(w.x), y, 1, int64(n), r.at(bias), w.h.kb*32, n/4)
+}
+
+// sum queues the all-reduce of n floats in place.
+func (c *communicators) sum(r *Runner, p cuda.DevicePtr, n int) error {
+	const float32s, sum = 7, 0
+	one := c.ranks[r.share.Rank]
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.broken.Load() || one.handle == 0 {
+		return fmt.Errorf("%w: NCCL's communicator was aborted", modelrunner.ErrBroken)
+	}
+	return c.lib.call("ncclAllReduce", c.lib.allReduce, uintptr(p), uintptr(p), uintptr(n), float32s, sum, one.handle, r.stream.Handle())
+}
