@@ -31,7 +31,7 @@ func (c Core) String() string {
 // Config says which model to serve and with how much memory. The zero value of every field but Model is a usable default.
 type Config struct {
 	Model  string // folder of a Hugging Face checkpoint
-	Device string // "cpu", "cuda", "cuda:1", "cuda:GPU-…"; "" takes a GPU when there is one
+	Device string // "cpu", "cuda", "cuda:1", "cuda:GPU-…"; of several "cuda:0,2", or the first of them; "" takes GPUs when there are enough
 
 	// TensorParallel is how many devices share the model, all of them in the process of the core; 0 is 1. The CPU emulates them ("cpu:0", "cpu:1", …), each
 	// with memory and threads of its own. Every device has the same number of KV blocks, so sizes below are of each device, but for Threads and OffloadBytes,

@@ -28,25 +28,30 @@ func checkDevice(device string, n int) error {
 	return nil
 }
 
-// newRunner makes the runner of the configured device and writes down which it is. The checkpoint is the runner's from then on.
+// newRunner makes the runner of the configured device, or devices, and writes down which they are. The checkpoint is the runner's from then on.
 func newRunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error) {
-	gpu, err := c.gpu()
+	gpus, err := c.gpus()
 	if err != nil {
 		_ = ckpt.Close() // the first error is the one to report
 		return nil, err
 	}
-	if gpu == nil {
+	if len(gpus) == 0 {
 		return c.onCPU(ckpt)
 	}
-	if n := c.cfg.TensorParallel; n > 1 {
-		_ = ckpt.Close()
-		return nil, &ParamError{"TensorParallel", n, "1 on a GPU: only the CPU device shares a model, so far"}
+	var ids []string
+	for _, v := range gpus {
+		ids = append(ids, v.UUID)
 	}
-	c.cfg.Device = "cuda:" + gpu.UUID
-	return cudarunner.New(ckpt, cudarunner.Options{
-		Device: *gpu, BlockSize: c.cfg.BlockSize, MaxModelLen: c.cfg.MaxModelLen, MaxNumBatchedTokens: c.cfg.MaxNumBatchedTokens,
-		Ledger: c.ledger, Stacks: c.cfg.RecordStacks, Hooks: c.faults.hooks(0),
-	})
+	c.cfg.Device = "cuda:" + strings.Join(ids, ",")
+	o := cudarunner.Options{
+		BlockSize: c.cfg.BlockSize, MaxModelLen: c.cfg.MaxModelLen, MaxNumBatchedTokens: c.cfg.MaxNumBatchedTokens,
+		Ledger: c.ledger, Stacks: c.cfg.RecordStacks,
+	}
+	if len(gpus) > 1 {
+		return cudarunner.NewGroup(ckpt, gpus, o, c.faults.hooks)
+	}
+	o.Device, o.Hooks = gpus[0], c.faults.hooks(0)
+	return cudarunner.New(ckpt, o)
 }
 
 func (c *core) onCPU(ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error) {
@@ -61,24 +66,51 @@ func (c *core) onCPU(ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error) {
 	return modelrunner.NewCPU(ckpt, o)
 }
 
-// gpu finds the configured GPU; nil is the CPU. "" takes the first GPU if the kernels run on it.
-func (c *core) gpu() (*cuda.Device, error) {
+// gpus finds the configured GPUs; none is the CPU. "" takes the first ones if there are enough that the kernels run on.
+func (c *core) gpus() ([]cuda.Device, error) {
 	if c.cfg.Device == "cpu" {
 		return nil, nil
 	}
-	id, named := strings.CutPrefix(c.cfg.Device, "cuda:")
-	if !named {
-		id = "0"
-	}
 	driver, err := cuda.Open()
-	if err == nil {
-		var v cuda.Device
-		if v, err = driver.Device(id); err == nil && (c.cfg.Device != "" || v.Major >= 8) {
-			return &v, nil
-		}
-	}
-	if c.cfg.Device == "" {
+	if err != nil && c.cfg.Device == "" {
 		return nil, nil
 	}
-	return nil, fmt.Errorf("device %s: %w", c.cfg.Device, err)
+	var gpus []cuda.Device
+	if err == nil {
+		gpus, err = pickGPUs(driver, c.cfg.Device, c.cfg.TensorParallel)
+	}
+	if c.cfg.Device == "" && (err != nil || slices.ContainsFunc(gpus, func(v cuda.Device) bool { return v.Major < 8 })) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", c.cfg.Device, err)
+	}
+	return gpus, nil
+}
+
+// pickGPUs takes the n GPUs that device lists, or n from the one on that it names.
+func pickGPUs(driver *cuda.Driver, device string, n int) (gpus []cuda.Device, err error) {
+	list, named := strings.CutPrefix(device, "cuda:")
+	if !named {
+		list = "0"
+	}
+	for _, id := range strings.Split(list, ",") {
+		v, err := driver.Device(id)
+		if err != nil {
+			return nil, err
+		}
+		gpus = append(gpus, v)
+	}
+	if len(gpus) == n {
+		return gpus, nil
+	}
+	all, err := driver.Devices()
+	if err != nil {
+		return nil, err
+	}
+	from := all[gpus[0].Ordinal:]
+	if len(from) < n {
+		return nil, &ParamError{"TensorParallel", n, fmt.Sprintf("at most %d: that is how many GPUs there are from %s on (of %d)", len(from), gpus[0], len(all))}
+	}
+	return from[:n], nil
 }

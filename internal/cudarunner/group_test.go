@@ -34,7 +34,7 @@ func openGroup(tb testing.TB, vs []cuda.Device, dir string, o Options) (modelrun
 	tb.Helper()
 	ckpt, err := checkpoint.Open(dir)
 	require.NoError(tb, err)
-	return NewGroup(ckpt, vs, o)
+	return NewGroup(ckpt, vs, o, nil)
 }
 
 // clear checks that nothing is left on any device.
