@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/enginetest/enginetest/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/tokenizer"
 	"github.com/enginetest/enginetest/ledger"
 )
@@ -71,6 +73,11 @@ func (c *core) parts() map[string]any {
 		parts["model runner"] = c.runner
 		parts["scheduler"] = c.sched
 		parts["kv cache"] = c.cache
+		if g, ok := c.runner.(interface{ Ranks() []modelrunner.Rank }); ok {
+			for i, r := range g.Ranks() {
+				parts[fmt.Sprintf("model runner of rank %d (%s)", i, r.Device())] = r
+			}
+		}
 		if c.tier != nil {
 			parts["kv offload"] = c.tier
 		}

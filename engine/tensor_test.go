@@ -134,6 +134,7 @@ func TestOneDeviceKeepsSomething(t *testing.T) {
 	}, func(x *core) (model, error) { c = x; return loadCheckpoint(x) })
 	require.NoError(t, err)
 	runner := c.runner
+	assert.Contains(t, e.Parts(), "model runner of rank 1 (cpu:1)")
 	err = e.Shutdown(t.Context())
 	var leak *LeakError
 	require.ErrorAs(t, err, &leak)

@@ -118,3 +118,22 @@ func TestBeamsEndAtEndOfSequence(t *testing.T) {
 		assert.Len(t, beams[0].TokenIDs, 2, "the digit and the end")
 	}
 }
+
+// TestTwoDevices: the teardown looks at each, and names the one that keeps something.
+func TestTwoDevices(t *testing.T) {
+	cfg := runner.Config{Model: fixtures.Bundled(), Device: "cpu", TensorParallel: 2, KVCacheBytes: 1 << 20}
+	for _, core := range []engine.Core{engine.InProcess, engine.ChildProcess} {
+		cfg.Core = core
+		r := runner.New(t, cfg)
+		require.Equal(t, "5", r.GenerateGreedy("2+3=", 8).Text)
+		report := r.Stop()
+		require.NoError(t, report.Err())
+		assert.Equal(t, "the engine's ledger is empty, for cpu:0, cpu:1", report.Steps[1].Detail)
+	}
+	cfg.Core, cfg.Faults = engine.InProcess, []engine.Fault{{Point: engine.FaultShutdown, Action: engine.ActError, Rank: 1}}
+	fake := &fakeTB{name: "TestKeeps"}
+	err := runner.New(fake, cfg).Stop().Err()
+	require.ErrorContains(t, err, "rank 1 (cpu:1): modelrunner: releasing kv_cache")
+	require.ErrorContains(t, err, "kv_cache     cpu:1 (mapped)")
+	require.NotContains(t, err.Error(), "cpu:0 (", "the other one gave everything back")
+}

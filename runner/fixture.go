@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"runtime/debug"
 	"slices"
 	"sync"
 
 	"github.com/enginetest/enginetest/leakcheck"
+	"github.com/enginetest/enginetest/ledger"
 )
 
 // Fixture is a started engine with a record of what was there before it: what [Fixture.Close] compares with. It needs no test; [Runner] is a
@@ -24,6 +26,7 @@ type Fixture struct {
 	engine    Engine // nil once closed
 	refs      []*leakcheck.Ref
 	processes []process
+	devices   []string // on which the engine had memory
 
 	once   sync.Once
 	report Report
@@ -99,7 +102,9 @@ func (f *Fixture) watch(e Engine) {
 		f.processes = processes(p.PIDs())
 	}
 	if h, ok := e.(Holder); ok {
-		f.gpu.own(f.opts.name, h.Holdings())
+		held := h.Holdings()
+		f.gpu.own(f.opts.name, held)
+		f.devices = slices.Sorted(maps.Keys(ledger.ByDevice(held)))
 	}
 }
 

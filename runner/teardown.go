@@ -33,7 +33,7 @@ func (f *Fixture) teardown(ctx context.Context) Report {
 	e := &handle{engine: f.take()}
 	steps := []check{
 		{"shutdown", 40 * time.Second, e.shutdown},
-		{"holdings", time.Second, func(ctx context.Context) (string, error) { return e.holdings(ctx, f.opts.allow) }},
+		{"holdings", time.Second, func(ctx context.Context) (string, error) { return e.holdings(ctx, f.devices, f.opts.allow) }},
 		{"processes", 10 * time.Second, func(ctx context.Context) (string, error) { return reap(ctx, f.processes) }},
 		{"goroutines", 4 * time.Second, f.goroutines},
 		{"references", 20 * time.Second, f.references},
@@ -133,7 +133,7 @@ func unfired(reports []engine.FaultReport) error {
 }
 
 // holdings checks that the engine's own ledger is empty, and lets go of the engine.
-func (h *handle) holdings(ctx context.Context, allow []string) (string, error) {
+func (h *handle) holdings(ctx context.Context, devices, allow []string) (string, error) {
 	e := h.engine
 	h.engine = nil
 	if e == nil {
@@ -143,7 +143,11 @@ func (h *handle) holdings(ctx context.Context, allow []string) (string, error) {
 	if !ok {
 		return "", skipped("%T has no Holdings method", e)
 	}
-	return "the engine's ledger is empty", leakcheck.Freed(ctx, holder, leakcheck.Allow(allow...))
+	on := ""
+	if len(devices) > 1 {
+		on = ", for " + strings.Join(devices, ", ")
+	}
+	return "the engine's ledger is empty" + on, leakcheck.Freed(ctx, holder, leakcheck.Allow(allow...))
 }
 
 func (f *Fixture) goroutines(ctx context.Context) (string, error) {
@@ -211,10 +215,7 @@ func takeGPUBaseline(o *options) (b gpuBaseline) {
 
 // own tells the waits of other fixtures what this engine holds on purpose.
 func (b *gpuBaseline) own(name string, held []ledger.Holding) {
-	on := map[string]int64{}
-	for _, h := range held {
-		on[h.Device] += h.Bytes
-	}
+	on := ledger.ByDevice(held)
 	for uuid := range b.baseline.Devices {
 		if on[uuid] > 0 {
 			b.owned = append(b.owned, gpuwait.Own(uuid, name, on[uuid]))

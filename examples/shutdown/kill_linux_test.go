@@ -21,9 +21,9 @@ import (
 
 // TestKillCore: the caller has an error within a second, and Shutdown still proves that all is gone.
 func TestKillCore(t *testing.T) {
-	in(t, "child core", "SIGKILL of the core, at random", false, func(t *testing.T) {
+	inChildCores(t, "SIGKILL of the core, at random", func(t *testing.T, cfg engine.Config) {
 		for range rounds(5, 200) {
-			r, e := start(t, config(engine.ChildProcess))
+			r, e := start(t, cfg)
 			pid := e.PIDs()[0]
 			answered := make(chan answer, 1)
 			go func() {
@@ -43,14 +43,14 @@ func TestKillCore(t *testing.T) {
 }
 
 func TestKillParent(t *testing.T) {
-	in(t, "child core", "SIGKILL of the parent, at random", false, func(t *testing.T) {
+	inChildCores(t, "SIGKILL of the parent, at random", func(t *testing.T, cfg engine.Config) {
 		for i := range rounds(5, 200) {
-			killed(t, i == 0, func(parent int, _ []int) { _ = syscall.Kill(parent, syscall.SIGKILL) })
+			killed(t, cfg.TensorParallel, i == 0, func(parent int, _ []int) { _ = syscall.Kill(parent, syscall.SIGKILL) })
 		}
 	})
-	in(t, "child core", "SIGKILL of both, at random", false, func(t *testing.T) {
+	inChildCores(t, "SIGKILL of both, at random", func(t *testing.T, cfg engine.Config) {
 		for i := range rounds(5, 200) {
-			killed(t, i == 0, func(_ int, all []int) {
+			killed(t, cfg.TensorParallel, i == 0, func(_ int, all []int) {
 				rand.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
 				for _, pid := range all {
 					_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -62,13 +62,13 @@ func TestKillParent(t *testing.T) {
 
 // killed starts a victim in a folder for temporary files of its own, has it killed at a random moment, and looks for what is left. With core set
 // the victim lives until its core does.
-func killed(t *testing.T, core bool, kill func(parent int, all []int)) {
+func killed(t *testing.T, devices int, core bool, kill func(parent int, all []int)) {
 	t.Helper()
 	tmp := t.TempDir()
 	shared, sockets := names(t, "/dev/shm"), boundSockets(t)
 	mark := strconv.Itoa(rand.Int())
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), envVictim+"="+mark, "TMPDIR="+tmp)
+	cmd.Env = append(os.Environ(), envVictim+"="+mark, fmt.Sprint(envDevices, "=", devices), "TMPDIR="+tmp)
 	require.NoError(t, cmd.Start())
 	if core {
 		eventually(t, "the victim has a core", func() bool { return len(marked(mark)) > 1 })

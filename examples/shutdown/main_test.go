@@ -1,8 +1,8 @@
 // Package shutdown_test is a suite that a user of enginetest might write for an engine of their own: every way to end an engine, in every place
-// that an engine can be, and after each the proof that it is gone. It prints a table of its verdicts.
+// that an engine can be, on one device and on two that share the model, and after each the proof that it is gone. It prints a table of its verdicts.
 //
-// The engine runs on a GPU when there is one, else on the CPU: nothing here knows. More than one device per engine is not in the table, because
-// the bundled engine uses one. What a server does upon SIGTERM and SIGINT belongs to the server's own tests.
+// The engine runs on GPUs when there are some, else on the CPU, which emulates two devices: nothing here knows. With one GPU the rows of two are
+// skipped. What a server does upon SIGTERM and SIGINT belongs to the server's own tests.
 //
 //	go test ./examples/shutdown                             # 5 deaths at random moments of each kind, 10 engines in sequence
 //	ENGINETEST_LONG=1 go test -timeout 20m ./examples/shutdown # 200, and 50
@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/forkproc"
+	"github.com/enginetest/enginetest/gpuwait"
 	"github.com/enginetest/enginetest/runner"
 )
 
@@ -31,6 +33,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envVictim) != "" {
 		victim() // does not return
 	}
+	gpus() // before anything is measured: it opens the driver
 	code := m.Run()
 	if !forkproc.InChild() {
 		verdicts.print()
@@ -38,11 +41,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// envVictim makes this test binary a program that serves from a child core until it is killed. Its value finds its processes.
-const envVictim = "SHUTDOWN_VICTIM"
+// envVictim makes this test binary a program that serves from a child core until it is killed. Its value finds its processes. envDevices says on how
+// many devices.
+const (
+	envVictim  = "SHUTDOWN_VICTIM"
+	envDevices = "SHUTDOWN_VICTIM_DEVICES"
+)
 
 func victim() {
-	e, err := engine.Open(context.Background(), engine.Config{Model: fixtures.Bundled(), Core: engine.ChildProcess, OffloadBytes: 1 << 20})
+	n, _ := strconv.Atoi(os.Getenv(envDevices))
+	e, err := engine.Open(context.Background(), engine.Config{
+		Model: fixtures.Bundled(), Core: engine.ChildProcess, TensorParallel: n, OffloadBytes: 1 << 20,
+	})
 	for err == nil {
 		_, err = e.Generate(context.Background(), some(400), some(400))
 	}
@@ -58,47 +68,88 @@ func rounds(short, long int) int {
 	return short
 }
 
-// modes are the places where an engine can be.
-var modes = []struct {
-	name string
-	core engine.Core
-	fork bool // the whole test runs in a process of its own
-}{
-	{"in-process", engine.InProcess, false},
-	{"child core", engine.ChildProcess, false},
-	{"test in child", engine.InProcess, true},
+// mode is a place where an engine can be, and a number of devices.
+type mode struct {
+	name    string
+	core    engine.Core
+	fork    bool // the whole test runs in a process of its own
+	devices int
+}
+
+var modes = []mode{
+	{"in-process", engine.InProcess, false, 1},
+	{"in-process x2", engine.InProcess, false, 2},
+	{"child core", engine.ChildProcess, false, 1},
+	{"child core x2", engine.ChildProcess, false, 2},
+	{"test in child", engine.InProcess, true, 1},
+	{"test in child x2", engine.InProcess, true, 2},
 }
 
 // everywhere runs a case in every mode, each of them a subtest with a verdict.
 func everywhere(t *testing.T, name string, body func(t *testing.T, cfg engine.Config)) {
 	t.Helper()
 	for _, m := range modes {
-		in(t, m.name, name, m.fork, func(t *testing.T) {
-			body(t, config(m.core))
-		})
+		in(t, m, name, body)
 	}
 }
 
-func config(core engine.Core) engine.Config {
+// inChildCores runs a case that ends the core's process.
+func inChildCores(t *testing.T, name string, body func(t *testing.T, cfg engine.Config)) {
+	t.Helper()
+	for _, m := range modes {
+		if m.core == engine.ChildProcess {
+			in(t, m, name, body)
+		}
+	}
+}
+
+func (m mode) config() engine.Config {
 	return engine.Config{
-		Model: fixtures.Bundled(), Core: core, MaxModelLen: 512, KVCacheBytes: 8 << 20,
+		Model: fixtures.Bundled(), Core: m.core, TensorParallel: m.devices, MaxModelLen: 512, KVCacheBytes: 8 << 20 / int64(m.devices),
 		Logger: slog.New(slog.DiscardHandler), // failures are meant here
 	}
 }
 
+// on gives a fault that strikes the last device alone: the others only notice.
+func on(cfg engine.Config, f engine.Fault) []engine.Fault {
+	f.Rank = cfg.TensorParallel - 1
+	return []engine.Fault{f}
+}
+
 // in runs a case in one mode.
-func in(t *testing.T, mode, name string, fork bool, body func(t *testing.T)) {
+func in(t *testing.T, m mode, name string, body func(t *testing.T, cfg engine.Config)) {
 	t.Helper()
-	t.Run(name+"/"+mode, func(t *testing.T) {
+	t.Run(name+"/"+m.name, func(t *testing.T) {
 		began := time.Now()
-		t.Cleanup(func() { verdicts.add(name, mode, verdict(t), time.Since(began)) })
-		if fork {
-			forkproc.Run(t, body)
+		t.Cleanup(func() { verdicts.add(name, m.name, verdict(t), time.Since(began)) })
+		if n := gpus(); n > 0 && n < m.devices {
+			t.Skipf("two devices share the model here, and this machine has %d GPU", n)
+		}
+		if m.fork {
+			forkproc.Run(t, func(t *testing.T) { body(t, m.config()) })
 			return
 		}
-		body(t)
+		body(t, m.config())
 	})
 }
+
+// gpus is how many GPUs an engine would see. None: the CPU emulates as many devices as are wanted.
+var gpus = sync.OnceValue(func() int {
+	src, err := gpuwait.Open()
+	if err != nil {
+		return 0
+	}
+	defer src.Close()
+	all, err := src.Devices()
+	if err != nil {
+		return 0
+	}
+	visible, err := gpuwait.Visible(all, os.LookupEnv)
+	if err != nil {
+		return 0
+	}
+	return len(visible)
+})
 
 func verdict(t *testing.T) string {
 	switch {
@@ -134,7 +185,7 @@ func (v *table) print() {
 	}
 	fmt.Printf("%-44s", "verdicts")
 	for _, m := range modes {
-		fmt.Printf("  %-14s", m.name)
+		fmt.Printf("  %-16s", m.name)
 	}
 	fmt.Println()
 	for _, row := range v.rows {
@@ -144,7 +195,7 @@ func (v *table) print() {
 			if cell == "" {
 				cell = "-"
 			}
-			fmt.Printf("  %-14s", cell)
+			fmt.Printf("  %-16s", cell)
 		}
 		fmt.Println()
 	}

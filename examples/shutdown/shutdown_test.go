@@ -14,6 +14,7 @@ import (
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/fixtures/fault"
 	"github.com/enginetest/enginetest/leakcheck"
+	"github.com/enginetest/enginetest/ledger"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -60,10 +61,9 @@ func TestDelete(t *testing.T) {
 		gone(t, r)
 	})
 	for _, m := range modes {
-		// The handle is dropped: only the end of the process gives its memory back, so the process is one of its own.
-		in(t, m.name, "delete: never, the handle is dropped", true, func(t *testing.T) {
+		m.fork = true // the handle is dropped: only the end of the process gives its memory back, so the process is one of its own
+		in(t, m, "delete: never, the handle is dropped", func(t *testing.T, cfg engine.Config) {
 			var log safeBuffer
-			cfg := config(m.core)
 			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			func() {
 				_, err := engine.Open(t.Context(), cfg)
@@ -135,7 +135,7 @@ func TestForwardError(t *testing.T) {
 		{"kill", fault.Kill(engine.FaultForward, 10), true},
 	} {
 		body := func(t *testing.T, cfg engine.Config) {
-			cfg.Faults = []engine.Fault{f.fault}
+			cfg.Faults = on(cfg, f.fault)
 			if f.fault.Action == engine.ActHang {
 				cfg.StepTimeout = 300 * time.Millisecond
 			}
@@ -154,9 +154,7 @@ func TestForwardError(t *testing.T) {
 			runtime.KeepAlive(err)
 		}
 		if f.child {
-			in(t, "child core", "forward: "+f.name, false, func(t *testing.T) {
-				body(t, config(engine.ChildProcess))
-			})
+			inChildCores(t, "forward: "+f.name, body)
 			continue
 		}
 		everywhere(t, "forward: "+f.name, body)
@@ -200,7 +198,7 @@ func TestStartupError(t *testing.T) {
 		{"first forward pass", fault.Error(engine.FaultProfile, 0)},
 	} {
 		everywhere(t, "start: "+f.name, func(t *testing.T, cfg engine.Config) {
-			cfg.Faults = []engine.Fault{f.fault}
+			cfg.Faults = on(cfg, f.fault)
 			err := failedStart(t, t.Context(), cfg)
 			assert.ErrorIs(t, err, engine.ErrInjected, "the fault has fired")
 			if f.fault.Action == engine.ActOOM {
@@ -218,13 +216,13 @@ func TestStartupError(t *testing.T) {
 		assert.ErrorContains(t, err, fixtures.MissingShard.Message())
 	})
 	everywhere(t, "start: cancelled", func(t *testing.T, cfg engine.Config) {
-		cfg.Faults = []engine.Fault{fault.Hang(engine.FaultLoad, 0)}
+		cfg.Faults = on(cfg, fault.Hang(engine.FaultLoad, 0))
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(50*time.Millisecond, cancel)
 		assert.ErrorIs(t, failedStart(t, ctx, cfg), context.Canceled)
 	})
 	everywhere(t, "start: it never comes", func(t *testing.T, cfg engine.Config) {
-		cfg.Faults = []engine.Fault{fault.Hang(engine.FaultProfile, 0)}
+		cfg.Faults = on(cfg, fault.Hang(engine.FaultProfile, 0))
 		cfg.StartTimeout = 300 * time.Millisecond
 		assert.ErrorContains(t, failedStart(t, t.Context(), cfg), "Config.StartTimeout (300ms)")
 	})
@@ -232,9 +230,8 @@ func TestStartupError(t *testing.T) {
 		name  string
 		fault engine.Fault
 	}{{"the core exits", fault.Exit(engine.FaultLoad, 0)}, {"the core is killed", fault.Kill(engine.FaultProfile, 0)}} {
-		in(t, "child core", "start: "+f.name, false, func(t *testing.T) {
-			cfg := config(engine.ChildProcess)
-			cfg.Faults = []engine.Fault{f.fault}
+		inChildCores(t, "start: "+f.name, func(t *testing.T, cfg engine.Config) {
+			cfg.Faults = on(cfg, f.fault)
 			err := failedStart(t, t.Context(), cfg)
 			assert.ErrorIs(t, err, engine.ErrEngineDead)
 			assert.ErrorContains(t, err, "core process ")
@@ -275,7 +272,7 @@ func TestSleep(t *testing.T) {
 		gone(t, r)
 	})
 	everywhere(t, "reset: with offloads under way", func(t *testing.T, cfg engine.Config) {
-		cfg.Device, cfg.OffloadBytes, cfg.KVCacheBytes = "cpu", 64<<20, 4<<20
+		cfg.Device, cfg.OffloadBytes, cfg.KVCacheBytes = "cpu", 64<<20, cfg.KVCacheBytes/2
 		r, e := start(t, cfg)
 		for i := range 4 { // more than the device has room for
 			req := some(200)
@@ -316,6 +313,23 @@ func TestSeveral(t *testing.T) {
 		require.NoError(t, b.Stop().Err())
 		require.NoError(t, a.Stop().Err())
 	})
+	for _, m := range modes {
+		if m.devices == 1 {
+			continue
+		}
+		in(t, m, "several devices say what one says", func(t *testing.T, cfg engine.Config) {
+			r, e := start(t, cfg)
+			assert.Equal(t, cfg.TensorParallel, e.Stats().Devices)
+			assert.Len(t, ledger.ByDevice(e.Holdings()), cfg.TensorParallel, "each has memory")
+			cfg.TensorParallel = 1
+			single, _ := start(t, cfg)
+			for _, prompt := range []string{"The lighthouse", "12 + 30 = ", "Once"} {
+				assert.Equal(t, single.GenerateGreedy(prompt, 60).Text, r.GenerateGreedy(prompt, 60).Text)
+			}
+			require.NoError(t, single.Stop().Err())
+			require.NoError(t, r.Stop().Err())
+		})
+	}
 	everywhere(t, "one after the other: nothing grows", func(t *testing.T, cfg engine.Config) {
 		leakcheck.Growth(t, rounds(10, 50), func(int) {
 			e, err := engine.Open(t.Context(), cfg)

@@ -164,6 +164,9 @@ func (g *Group) Execute(b *Batch) (results []SeqResult, err error) {
 	return results, nil
 }
 
+// Ranks are the runners of the devices, in order.
+func (g *Group) Ranks() []Rank { return g.ranks }
+
 // KVBytesPerBlock implements [Runner]: of one rank.
 func (g *Group) KVBytesPerBlock() int64 { return g.ranks[0].KVBytesPerBlock() }
 
