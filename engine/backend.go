@@ -55,14 +55,9 @@ func (c *core) counters() Stats {
 }
 
 func (c *core) err() error {
-	select {
-	case <-c.done:
-	default:
-		return nil
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state.refusal(c.cause)
+	return c.state.end(c.cause, c.done)
 }
 
 func (c *core) parts() map[string]any {

@@ -130,16 +130,20 @@ func (c *child) listen() {
 // take takes news in: first what everybody can see, then what wakes somebody.
 func (c *child) take(n *news) {
 	c.mu.Lock()
-	c.stats = n.Stats
+	before := c.stats.State
+	if c.stats = n.Stats; n.Stats.State == Failed {
+		c.stats.State = before // until it is said of what
+	}
 	if n.Faults != nil {
 		c.faults = n.Faults
 	}
 	c.expected = c.expected || n.Closing
-	if n.Failed != nil && c.cause == nil {
+	failed := n.Failed != nil && c.cause == nil
+	if failed {
 		c.cause = n.Failed.unpack()
 		c.state.to(Failed)
-		c.log.Error("engine failed", "model", c.cfg.Model, "error", c.cause)
 	}
+	cause, model := c.cause, c.cfg.Model
 	targets := make([]*request, len(n.Updates))
 	for i, u := range n.Updates {
 		targets[i] = c.requests[u.Handle]
@@ -153,6 +157,9 @@ func (c *child) take(n *news) {
 		delete(c.calls, r.ID)
 	}
 	c.mu.Unlock()
+	if failed {
+		c.log.Error("engine failed", "model", model, "error", cause)
+	}
 	for i, u := range n.Updates {
 		if r := targets[i]; r != nil {
 			r.update(u)
@@ -274,12 +281,9 @@ func (c *child) counters() Stats {
 }
 
 func (c *child) err() error {
-	select {
-	case <-c.done:
-		return c.refusal()
-	default:
-		return nil
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.end(c.cause, c.done)
 }
 
 func (c *child) pids() []int {
