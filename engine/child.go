@@ -93,6 +93,7 @@ func openChild(ctx context.Context, cfg Config) (*Engine, error) {
 	c.cfg.Logger = cfg.Logger
 	c.state.to(Running)
 	c.mu.Unlock()
+	warnUnused(cfg.Logger, got.Config.Model, got.Unused)
 	return newEngine(c), nil
 }
 

@@ -40,6 +40,7 @@ func BenchmarkStreaming(b *testing.B) {
 }
 
 func compareStreaming(b *testing.B, cfg engine.Config, streams int) {
+	b.Helper()
 	var engines [2]*engine.Engine
 	for i, core := range []engine.Core{engine.InProcess, engine.ChildProcess} {
 		cfg.Core = core
@@ -78,6 +79,7 @@ func (s streamed) gap(quantile float64) float64 { return s.gaps[int(quantile*flo
 
 // streamRound starts so many streams at once and reads them to their ends.
 func streamRound(b *testing.B, e *engine.Engine, streams int) streamed {
+	b.Helper()
 	const tokens = 32
 	began := time.Now()
 	gaps := make([][]float64, streams)

@@ -57,6 +57,7 @@ type (
 		Config Config
 		EOS    []int32
 		Stats  Stats
+		Unused []string // tensors of the checkpoint
 	}
 	// closed is what a core says when it has shut down.
 	closed struct {

@@ -198,7 +198,7 @@ func (s *served) open(ctx context.Context, cfg Config) (opened, error) {
 	}()
 	cfg = c.config()
 	cfg.Logger = nil
-	return opened{cfg, c.eosTokenIDs(), c.counters()}, nil
+	return opened{cfg, c.eosTokenIDs(), c.counters(), c.unused}, nil
 }
 
 func (s *served) start(ctx context.Context, o startOrder) ([]string, error) {

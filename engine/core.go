@@ -43,6 +43,7 @@ type core struct {
 	dirty   []*request    // have something for their caller
 	answers []func()      // to callers of something else
 	counts  Stats
+	unused  []string // tensors of the checkpoint
 	dog     watchdog
 
 	connect      func(bytesPerBlock int64) (offload.Connector, error) // nil: host memory

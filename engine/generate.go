@@ -104,7 +104,9 @@ func (c *core) startFor(ctx context.Context, reqs []Request, stream bool, each f
 	for i := range reqs {
 		r, err := c.check(&reqs[i])
 		if err != nil {
-			if len(reqs) > 1 {
+			if id := reqs[i].ID; id != "" {
+				err = fmt.Errorf("request %s: %w", id, err)
+			} else if len(reqs) > 1 {
 				err = fmt.Errorf("request %d of %d: %w", i+1, len(reqs), err)
 			}
 			return nil, err

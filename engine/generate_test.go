@@ -107,6 +107,7 @@ func TestAllAreCheckedBeforeAnyStarts(t *testing.T) {
 		want string
 	}{
 		{"a parameter", Request{PromptTokenIDs: ids(3, 0), Sampling: SamplingParams{TopP: 7}}, nil, "request 2 of 2: engine: TopP is 7, must be in (0, 1] (0 is off)"},
+		{"a request with a name", Request{ID: "b", PromptTokenIDs: ids(3, 0), Sampling: SamplingParams{TopP: 7}}, nil, "request b: engine: TopP is 7, must be in (0, 1] (0 is off)"},
 		{"an id outside the vocabulary", Request{PromptTokenIDs: []int32{1, 64}}, nil, "request 2 of 2: engine: PromptTokenIDs[1] is 64, must be a token id in [0, 64)"},
 		{"an empty prompt", Request{PromptTokenIDs: []int32{}}, nil, "request 2 of 2: engine: the prompt is empty, must be at least one token"},
 		{"a prompt that is too long", Request{PromptTokenIDs: ids(1024, 0)}, ErrPromptTooBig, "request 2 of 2: engine: prompt does not fit: 1024 tokens, at most 1023 with MaxModelLen 1024 and one token of output"},

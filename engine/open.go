@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"
@@ -46,7 +47,22 @@ func loadCheckpoint(c *core) (model, error) {
 	if err != nil {
 		return model{}, err
 	}
+	c.unused = ckpt.Unused()
+	warnUnused(c.log, c.cfg.Model, c.unused)
 	return m, nil
+}
+
+// warnUnused names tensors of a checkpoint that the model has no place for. Nothing may be wrong, or config.json may describe another model.
+func warnUnused(log *slog.Logger, model string, names []string) {
+	const most = 5
+	if len(names) == 0 {
+		return
+	}
+	first := strings.Join(names[:min(len(names), most)], ", ")
+	if len(names) > most {
+		first += ", …"
+	}
+	log.Warn("tensors of the checkpoint are not used", "model", model, "count", len(names), "tensors", first)
 }
 
 // build makes everything that the loop needs. What it made when it fails, release takes back.

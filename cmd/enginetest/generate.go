@@ -158,6 +158,7 @@ func readBatch(in io.Reader, name string, defaults request) ([]engine.Request, e
 		if err != nil {
 			return nil, usagef("%s:%d: %w", name, n, err)
 		}
+		req.ID = fmt.Sprintf("%s:%d", name, n) // the engine's errors name it
 		out = append(out, req)
 	}
 	if err := lines.Err(); err != nil {
@@ -241,7 +242,7 @@ func generate(cmd *cobra.Command, cfg engine.Config, reqs []engine.Request, asJS
 		if asJSON {
 			err = json.NewEncoder(w).Encode(newResult(out))
 		} else {
-			err = printText(w, out, reqs[i], len(outs) > 1)
+			err = printText(w, out, reqs, i)
 		}
 		if err != nil {
 			return err
@@ -258,19 +259,19 @@ func wanted(reqs []engine.Request) (n int64) {
 	return n
 }
 
-// printText prints the text of each output, or its token ids when the checkpoint has no tokenizer.
-func printText(w io.Writer, out engine.Output, req engine.Request, many bool) error {
+// printText prints the text of each output of the i-th request, or its token ids when the checkpoint has no tokenizer.
+func printText(w io.Writer, out engine.Output, reqs []engine.Request, i int) error {
 	for _, c := range out.Completions {
-		text := req.Prompt + c.Text
+		text := reqs[i].Prompt + c.Text
 		if c.Text == "" && len(c.TokenIDs) > 0 {
 			ids := make([]string, len(c.TokenIDs))
-			for i, id := range c.TokenIDs {
-				ids[i] = strconv.Itoa(int(id))
+			for k, id := range c.TokenIDs {
+				ids[k] = strconv.Itoa(int(id))
 			}
 			text = strings.Join(ids, ",")
 		}
-		if many || len(out.Completions) > 1 {
-			text = fmt.Sprintf("[%s.%d] %s", out.RequestID, c.Index, text)
+		if len(reqs) > 1 || len(out.Completions) > 1 {
+			text = fmt.Sprintf("[request-%d.%d] %s", i+1, c.Index, text)
 		}
 		if _, err := fmt.Fprintln(w, text); err != nil {
 			return err

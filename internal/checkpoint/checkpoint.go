@@ -29,6 +29,7 @@ type Checkpoint struct {
 
 	files   []*File
 	tensors map[string]Tensor
+	unused  unused
 }
 
 // Open reads the configuration of the checkpoint in dir and maps its weights. It checks every file's header, reads no weights, and leaves
@@ -48,6 +49,7 @@ func Open(dir string) (*Checkpoint, error) {
 	if err := c.openWeights(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
+	c.unused.fill(c.tensors)
 	return c, nil
 }
 
@@ -109,6 +111,7 @@ func (c *Checkpoint) Weight(name string, shape ...int) (Tensor, error) {
 	if !t.DType.IsWeight() {
 		return Tensor{}, &Error{File: t.File, Tensor: name, Reason: "unsupported type", Got: string(t.DType), Want: weightTypes}
 	}
+	c.unused.drop(name)
 	return t, nil
 }
 
