@@ -1,22 +1,24 @@
 // Package engine is the bundled inference engine: vLLM V1's shape in Go, small enough to be read, with a life that can be checked.
 //
 // [Open] loads a Hugging Face checkpoint and starts one goroutine that computes in steps: a scheduler with continuous batching, chunked prefill
-// and preemption, a paged KV cache with a prefix cache, a model runner on one device, a sampler. [Engine.Generate] and [Engine.Stream] hand
-// requests to it. [Engine.Shutdown] ends it and proves that the device memory is back.
+// and preemption, a paged KV cache with a prefix cache, a model runner on one device or on several that share the model (Config.TensorParallel), a
+// sampler. [Engine.Generate] and [Engine.Stream] hand requests to it. [Engine.Shutdown] ends it and proves that the device memory is back.
 //
 // What it prints when it fails:
 //
 //	engine: Temperature is 3, must be in [0, 2]
+//	engine: TensorParallel is 3, must be a number of devices that can share the model: num_attention_heads is 8 (possible: 1, 2, 4 or 8)
 //	engine: prompt does not fit: 1200 tokens, at most 1023 with MaxModelLen 1024 and one token of output
 //	engine: out of device memory: one sequence of MaxModelLen 512 needs 32 KV blocks (512.0 KiB), KVCacheBytes gives 4 (64.0 KiB): lower …
 //	engine: dead: step 11 (4 tokens, 4 sequences): engine: injected fault at forward
+//	engine: dead: step 11 (4 tokens, 4 sequences): rank 1 (cpu:1): engine: injected fault at forward
 //	engine: prefix cache not reset: kvcache: 3 of 64 blocks are in use by running sequences
 //	engine: prefix cache not reset: offload: not idle after 50ms, transfers under way: 1: store of block 9f86d081 for 12ms: context deadline exceeded
 //	engine: weights not woken: checkpoint: m/model.safetensors: changed since it was first loaded: got 7.3 MiB of 2026-…, want 7.3 MiB of 2026-…
 //	engine: KV cache not woken: engine: out of device memory: the KV cache has 1.0 GiB, and 512.0 MiB of 2.0 GiB are free
 //	engine: shutdown not finished: a forward pass has been running for 30s: context deadline exceeded
 //	engine: drain: 3 of 10 requests aborted after 2s: context deadline exceeded
-//	engine: dead: step 11 hangs: a forward pass has been running for 5m0s; Config.StepTimeout is 5m0s
+//	engine: dead: step 11 hangs: a forward pass on rank 1 (cpu:1) has been running for 5m0s; Config.StepTimeout is 5m0s
 //	engine: dead: core process 4711 was killed by SIGKILL (by somebody, or by the kernel's OOM killer: dmesg knows); its log: …
 //	engine: core process killed: SIGKILL ended it, because it did not shut down by itself: …
 //	opening MODEL: the engine has not started within Config.StartTimeout (10m0s): context deadline exceeded

@@ -55,13 +55,23 @@ func (c *core) shutdown(ctx context.Context) error {
 func (c *core) late(cause error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return &ShutdownTimeoutError{Phase: c.phase, Running: time.Since(c.since), Cause: cause}
+	return &ShutdownTimeoutError{Phase: c.current(), Running: time.Since(c.since), Cause: cause}
 }
 
 // doing is what the loop does now.
 func (c *core) doing() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.current()
+}
+
+// current is what the loop does now, and on which devices of several, if they are not just waiting for each other; the caller holds the lock.
+func (c *core) current() string {
+	if g, ok := c.runner.(interface{ Busy() []string }); ok {
+		if busy := g.Busy(); len(busy) > 0 {
+			return c.phase + " on " + strings.Join(busy, ", ")
+		}
+	}
 	return c.phase
 }
 

@@ -41,7 +41,7 @@ func (c *core) hung(step int64, limit time.Duration) {
 		return
 	}
 	w.fired = fmt.Errorf("step %d hangs: %s has been running for %s; Config.StepTimeout is %s",
-		step, c.phase, time.Since(c.since).Round(time.Millisecond), limit)
+		step, c.current(), time.Since(c.since).Round(time.Millisecond), limit)
 	c.cause = w.fired
 	c.state.to(Failed)
 	c.drained(dead(w.fired))

@@ -42,6 +42,8 @@ func TestWrongUse(t *testing.T) {
 		{"generate --prompt a --logit-bias 3", exitUsage, `"3" is not id=bias`},
 		{"generate --prompt-ids 1,2,99999", exitUsage, "99999"},
 		{"generate --prompt a stray", exitUsage, "stray"},
+		{"generate --prompt a --tensor-parallel -1", exitUsage, "TensorParallel is -1"},
+		{"generate --prompt a --device cpu --tensor-parallel 3", exitUsage, "num_attention_heads is 8 (possible: 1, 2, 4 or 8)"},
 		{"generate --no-such-flag", exitUsage, "no-such-flag"},
 		{"generate --batch no-such-file", exitUsage, "no-such-file"},
 		{"generate --model /no/such/folder --prompt a", exitFailed, "/no/such/folder"},
@@ -86,6 +88,9 @@ func TestGenerateText(t *testing.T) {
 	require.Zero(t, code, stderr)
 	assert.Equal(t, "2+3=5\n", stdout)
 	assert.Empty(t, stderr, "no progress bar outside a terminal")
+	code, stdout, stderr = command("", "generate", "--prompt", "2+3=", "--device", "cpu", "--tensor-parallel", "2")
+	require.Zero(t, code, stderr)
+	assert.Equal(t, "2+3=5\n", stdout)
 }
 
 // TestGenerateReferences compares with Hugging Face: tokens equal, log-probabilities within 1e-4.
@@ -230,13 +235,18 @@ func TestWithoutTokenizer(t *testing.T) {
 }
 
 func TestBench(t *testing.T) {
-	code, stdout, stderr := command("", "bench", "--shape", "tiny", "--repeat", "1", "--cycles", "2", "--output", "4", "--batch", "1", "--json")
-	require.Zero(t, code, stderr)
-	var report struct {
-		Results []struct{ Name string }
+	for devices, args := range map[int][]string{1: nil, 2: {"--device", "cpu", "--tensor-parallel", "2"}} {
+		args = append([]string{"bench", "--shape", "tiny", "--repeat", "1", "--cycles", "2", "--output", "4", "--batch", "1", "--json"}, args...)
+		code, stdout, stderr := command("", args...)
+		require.Zero(t, code, stderr)
+		var report struct {
+			Devices int
+			Results []struct{ Name string }
+		}
+		require.NoError(t, json.Unmarshal([]byte(stdout), &report))
+		assert.GreaterOrEqual(t, len(report.Results), 4)
+		assert.Equal(t, devices, report.Devices)
 	}
-	require.NoError(t, json.Unmarshal([]byte(stdout), &report))
-	assert.GreaterOrEqual(t, len(report.Results), 4)
 }
 
 func TestParseBytes(t *testing.T) {

@@ -242,7 +242,13 @@ func TestServeSignalWhileLoading(t *testing.T) {
 
 // TestServeDrains: ten streams run when the signal comes. All of them finish, and new work is refused meanwhile.
 func TestServeDrains(t *testing.T) {
-	s := start(t)
+	for _, args := range [][]string{nil, {"--device", "cpu", "--tensor-parallel", "2"}} {
+		testDrain(t, start(t, args...))
+	}
+}
+
+func testDrain(t *testing.T, s *server) {
+	t.Helper()
 	wait := s.streams(10, 500)
 	s.signal(syscall.SIGTERM)
 	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "draining") }, 10*time.Second, time.Millisecond)

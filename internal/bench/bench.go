@@ -38,7 +38,8 @@ func Run(ctx context.Context, o Options, say func(string)) (Report, error) {
 	if err != nil {
 		return r, err
 	}
-	r.Device, r.Threads = e.Config().Device, e.Config().Threads
+	cfg := e.Config()
+	r.Device, r.Devices, r.Threads = cfg.Device, cfg.TensorParallel, cfg.Threads
 	r.Results = append(r.Results, opened)
 	err = o.speeds(ctx, e, &r, say)
 	return r, errors.Join(err, e.Shutdown(ctx))

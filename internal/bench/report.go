@@ -12,6 +12,7 @@ import (
 type Report struct {
 	Model     string   `json:"model"`
 	Device    string   `json:"device"`
+	Devices   int      `json:"devices"` // that share the model
 	Threads   int      `json:"threads"`
 	StepBytes int64    `json:"step_bytes,omitempty"` // weights that one decoding step reads
 	Results   []Result `json:"results"`
@@ -39,6 +40,9 @@ func summarize(name, unit string, values []float64) Result {
 func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s on %s, %d threads", r.Model, r.Device, r.Threads)
+	if r.Devices > 1 {
+		fmt.Fprintf(&b, ", %d devices", r.Devices)
+	}
 	if r.StepBytes > 0 {
 		fmt.Fprintf(&b, ", %s of weights in a step", ledger.FormatBytes(r.StepBytes))
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 
 	"github.com/enginetest/enginetest/ledger"
 )
@@ -71,14 +72,15 @@ type Group struct {
 	devices []string
 	ranks   []Rank // nil: not opened
 	link    Link
-	asleep  bool // the weights
-	kept    bool // while they are asleep: on the host
+	busy    []atomic.Bool // ranks that have something to do
+	asleep  bool          // the weights
+	kept    bool          // while they are asleep: on the host
 }
 
 // NewGroup opens a rank for each device, all at once. When one fails, the others are closed. The Runner that it gives can sleep and copy KV blocks
 // when each of its ranks is a [SleepingRank].
 func NewGroup(devices []string, link Link, open func(Shard) (Rank, error)) (Runner, error) {
-	g := &Group{devices: devices, ranks: make([]Rank, len(devices)), link: link}
+	g := &Group{devices: devices, ranks: make([]Rank, len(devices)), busy: make([]atomic.Bool, len(devices)), link: link}
 	sleeps := make([]bool, len(devices))
 	err := g.each(func(i int) error {
 		r, err := open(Shard{Rank: i, Size: len(devices)})
@@ -103,6 +105,8 @@ func NewGroup(devices []string, link Link, open func(Shard) (Rank, error)) (Runn
 func (g *Group) each(do func(rank int) error) error {
 	errs := make([]error, len(g.devices))
 	one := func(i int) {
+		g.busy[i].Store(true)
+		defer g.busy[i].Store(false)
 		defer func() {
 			if v := recover(); v != nil {
 				cause, _ := v.(error)
@@ -122,6 +126,18 @@ func (g *Group) each(do func(rank int) error) error {
 	one(0)
 	wg.Wait()
 	return joinCauses(errs)
+}
+
+// Busy names the ranks that are at something now, but those that only wait for others, as far as the link knows them. It may be called beside
+// everything else.
+func (g *Group) Busy() (names []string) {
+	link, _ := g.link.(interface{ Waiting(rank int) bool })
+	for i := range g.busy {
+		if g.busy[i].Load() && (link == nil || !link.Waiting(i)) {
+			names = append(names, (&RankError{Rank: i, Device: g.devices[i]}).who())
+		}
+	}
+	return names
 }
 
 // joinCauses leaves out the ranks that only waited for one that failed.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,7 +82,7 @@ func fakeGroup(t *testing.T, n int) (Runner, []*fakeRank, *meeting) {
 	}
 	m := newMeeting(n)
 	g, err := NewGroup(devices, m, func(s Shard) (Rank, error) {
-		r := &fakeRank{Shard: s, step: m.wait, free: int64(10 - s.Rank), fails: map[string]error{}}
+		r := &fakeRank{Shard: s, step: func() error { return m.wait(s.Rank) }, free: int64(10 - s.Rank), fails: map[string]error{}}
 		ranks[s.Rank] = r
 		return r, nil
 	})
@@ -238,12 +239,28 @@ func TestGroupCopiesKV(t *testing.T) {
 	require.EqualError(t, c.ReadKV(9, b), "rank 1 (fake:1): boom")
 }
 
+// TestGroupNamesWhoHangs: who is late, not who waits.
+func TestGroupNamesWhoHangs(t *testing.T) {
+	g, ranks, m := fakeGroup(t, 3)
+	late := make(chan struct{})
+	ranks[1].step = func() error { <-late; return m.wait(1) }
+	busy := g.(interface{ Busy() []string }).Busy
+	require.Empty(t, busy())
+	done := make(chan error)
+	go func() { _, err := g.Execute(&Batch{}); done <- err }()
+	require.Eventually(t, func() bool { return m.Waiting(0) && m.Waiting(2) && len(busy()) == 1 }, time.Second, time.Millisecond)
+	require.Equal(t, []string{"rank 1 (fake:1)"}, busy())
+	close(late)
+	require.NoError(t, <-done)
+	require.Empty(t, busy())
+}
+
 // TestMeeting: sums are the same bits on every rank, added in the order of the ranks, over many meetings without a pause.
 func TestMeeting(t *testing.T) {
 	const ranks, rounds, n = 3, 400, 8
 	m := newMeeting(ranks)
 	values := []float32{1e8, -1e8, 1} // (1e8 - 1e8) + 1 is 1; in another order it is 0
-	g := &Group{devices: make([]string, ranks), ranks: make([]Rank, ranks), link: m}
+	g := &Group{devices: make([]string, ranks), busy: make([]atomic.Bool, ranks)}
 	require.NoError(t, g.each(func(rank int) error {
 		pool, err := cpu.NewPool(1)
 		if err != nil {
@@ -276,7 +293,7 @@ func TestMeeting(t *testing.T) {
 func TestMeetingGathers(t *testing.T) {
 	const ranks = 3
 	m := newMeeting(ranks)
-	g := &Group{devices: make([]string, ranks), link: m}
+	g := &Group{devices: make([]string, ranks), busy: make([]atomic.Bool, ranks)}
 	require.NoError(t, g.each(func(rank int) (err error) {
 		part := []float32{0}
 		for round := range 200 {

@@ -1,6 +1,7 @@
 package modelrunner
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/enginetest/enginetest/internal/cpu"
@@ -8,24 +9,24 @@ import (
 
 // meeting is the Link of CPU ranks: where they wait for each other, and see each other's memory.
 type meeting struct {
-	mu      sync.Mutex
-	arrived int
-	gate    chan struct{} // closed when all have come, or one is not coming
-	broken  bool
+	mu     sync.Mutex
+	here   []bool        // ranks that wait for the others
+	gate   chan struct{} // closed when all have come, or one is not coming
+	broken bool
 
-	ranks int
 	parts [2][][]float32 // of each rank; two, because a rank may be a meeting ahead of one that still reads
 }
 
 func newMeeting(ranks int) *meeting {
-	return &meeting{gate: make(chan struct{}), ranks: ranks, parts: [2][][]float32{make([][]float32, ranks), make([][]float32, ranks)}}
+	return &meeting{gate: make(chan struct{}), here: make([]bool, ranks), parts: [2][][]float32{make([][]float32, ranks), make([][]float32, ranks)}}
 }
 
 // Mend implements [Link].
 func (m *meeting) Mend() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.arrived, m.broken, m.gate = 0, false, make(chan struct{})
+	m.broken, m.gate = false, make(chan struct{})
+	clear(m.here)
 }
 
 // Break implements [Link].
@@ -38,12 +39,20 @@ func (m *meeting) Break() {
 	}
 }
 
+// Waiting says whether a rank waits for others.
+func (m *meeting) Waiting(rank int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.here[rank]
+}
+
 // wait returns when all ranks are in it.
-func (m *meeting) wait() error {
+func (m *meeting) wait(rank int) error {
 	m.mu.Lock()
 	gate := m.gate
-	if m.arrived++; !m.broken && m.arrived == m.ranks {
-		m.arrived, m.gate = 0, make(chan struct{})
+	if m.here[rank] = true; !m.broken && !slices.Contains(m.here, false) {
+		clear(m.here)
+		m.gate = make(chan struct{})
 		close(gate)
 	}
 	m.mu.Unlock()
@@ -51,6 +60,7 @@ func (m *meeting) wait() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.broken {
+		m.here[rank] = false
 		return ErrBroken
 	}
 	return nil
@@ -61,7 +71,7 @@ func (m *meeting) wait() error {
 func (m *meeting) allReduce(rank, turn int, p *cpu.Pool, sum, part []float32) error {
 	parts := m.parts[turn]
 	parts[rank] = part
-	if err := m.wait(); err != nil {
+	if err := m.wait(rank); err != nil {
 		return err
 	}
 	copy(sum, parts[0])
@@ -75,11 +85,11 @@ func (m *meeting) allReduce(rank, turn int, p *cpu.Pool, sum, part []float32) er
 func (m *meeting) gather(rank int, part []float32, take func(parts [][]float32)) error {
 	parts := m.parts[0]
 	parts[rank] = part
-	if err := m.wait(); err != nil {
+	if err := m.wait(rank); err != nil {
 		return err
 	}
 	if rank == 0 {
 		take(parts)
 	}
-	return m.wait()
+	return m.wait(rank)
 }
