@@ -280,3 +280,43 @@ func TestWaitError(t *testing.T) {
 	require.NoError(t, g.Close())
 	clearOf(t, s, l, 2)
 }
+
+// TestGroupSleeps: both devices give back all that the ledger counts, and wake as one; a wake that fails on the second has taken nothing on the first.
+func TestGroupSleeps(t *testing.T) {
+	s, vs := stubDevices(t, 2)
+	l := ledger.New(true)
+	dir := fixtures.Checkpoint(t, fixtures.Spec{Vocab: 1000, Layers: 1})
+	g, err := openGroup(t, vs, dir, Options{Ledger: l, PTX: true, MaxNumBatchedTokens: 16})
+	require.NoError(t, err)
+	require.NoError(t, stepsOf(g))
+	sleeper := g.(modelrunner.Sleeper)
+	before := l.Holdings()
+	for _, keep := range []bool{true, false} {
+		for nth := 1; nth <= 7; nth++ {
+			require.NoError(t, sleeper.Sleep(keep))
+			require.Zero(t, s.Used(0)+s.Used(1), "asleep")
+			s.FailOn(1, "cuMemAlloc_v2", nth, 2)
+			err := sleeper.WakeWeights()
+			if s.Pending() > 0 {
+				s.Forgive()
+			} else {
+				require.ErrorIs(t, err, cuda.ErrOutOfMemory)
+				require.ErrorContains(t, err, "rank 1 (cuda:"+vs[1].UUID+"): ")
+				require.Zero(t, s.Used(0)+s.Used(1), "rolled back, %d", nth)
+				require.NoError(t, sleeper.WakeWeights())
+			}
+			require.NoError(t, stepsOf(g))
+			require.Equal(t, ledger.ByOwner(before), ledger.ByOwner(l.Holdings()))
+		}
+	}
+	copier, n := g.(modelrunner.KVCopier), int(g.KVBytesPerBlock())
+	block, back := make([]byte, 2*n), make([]byte, 2*n)
+	for i := range block {
+		block[i] = byte(i * 7)
+	}
+	require.NoError(t, copier.WriteKV(3, block))
+	require.NoError(t, copier.ReadKV(3, back))
+	require.Equal(t, block, back)
+	require.NoError(t, g.Close())
+	clearOf(t, s, l, 2)
+}
