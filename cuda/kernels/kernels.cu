@@ -4,6 +4,7 @@
 #include "gemv.cu"
 #include "skinny.cu"
 #include "gemm.cu"
+#include "wgmma.cu"
 #include "attention.cu"
 #include "prefill.cu"
 #include "sample.cu"

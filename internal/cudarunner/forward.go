@@ -173,6 +173,9 @@ func (r *Runner) splits(m matrix, tokens int) int {
 	case tokens <= skinnyRows:
 		warps := r.rowWarps(m)
 		blocks = (m.rows + 16*warps - 1) / (16 * warps)
+	case r.wgmma(m, tokens):
+		blocks = (tokens + 127) / 128 * ((m.rows + r.wgmmaRows(m, tokens) - 1) / r.wgmmaRows(m, tokens))
+		return max(1, min(r.kernels.sms/blocks, maxSplits, m.kb()/least, r.work.rows/tokens))
 	default:
 		blocks = (tokens + 127) / 128 * ((m.rows + 127) / 128)
 	}
@@ -190,6 +193,19 @@ func (r *Runner) rowWarps(m matrix) int {
 		return 4
 	}
 	return 1
+}
+
+// wgmma says whether a product goes to Hopper's kernels: 16-bit rows, columns in pairs of blocks, results that can be written 16 bytes at a time.
+func (r *Runner) wgmma(m matrix, tokens int) bool {
+	return r.kernels.hopper && tokens > skinnyRows && r.mode(tokens) == round && m.kb()%2 == 0 && m.rows%4 == 0
+}
+
+// wgmmaRows is how many rows of a matrix a block of those kernels takes at a time: as many as it can, unless that leaves SMs idle.
+func (r *Runner) wgmmaRows(m matrix, tokens int) int {
+	if (tokens+127)/128*((m.rows+255)/256) >= r.kernels.sms {
+		return 256
+	}
+	return 128
 }
 
 // product multiplies rows with a matrix; it returns the number of parts that it left in out.
@@ -222,6 +238,18 @@ func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.Device
 		}
 		return parts, r.run(name+"_"+r.weight.String(), cuda.Dim{X: (m.rows + 16*warps - 1) / (16 * warps), Y: parts}, 256, 0, r.at(m.at), w.ptr(x.at), x.plane,
 			out, stride, what, w.ptr(act.at), act.plane, act.mode, act.kb, r.at(bias), tokens, m.rows, ld, m.kb(), warps)
+	}
+	if r.wgmma(m, tokens) {
+		rows, cluster := r.wgmmaRows(m, tokens), 1
+		if rows == 256 {
+			cluster = 2
+		}
+		tiles := ((tokens+127)/128 + cluster - 1) / cluster * ((m.rows + rows - 1) / rows) * parts
+		shared := 4*(16<<10+rows*128) + 8*rows*16 + 4*2*8 // stages, staging, barriers
+		name := fmt.Sprintf("wgmma%d_%s", rows, r.weight)
+		return parts, r.kernels.launch(r.stream, name, cuda.Launch{
+			Grid: cuda.Dim{X: cluster * min(tiles, r.kernels.sms/cluster)}, Block: cuda.Dim{X: 384}, Shared: shared, Cluster: cuda.Dim{X: cluster},
+		}, w.ptr(x.at), r.at(m.at), out, stride, what, w.ptr(act.at), act.kb, r.at(bias), tokens, m.rows, ld, m.kb(), parts)
 	}
 	tile, threads, shared := 128, 128, 3*32<<10
 	if r.weight == f32 {

@@ -12,6 +12,7 @@ type kernelSet struct {
 	module    *cuda.Module
 	functions map[string]*cuda.Function
 	dependent bool // launches may overlap with the end of the one before (griddepcontrol)
+	hopper    bool // the image has kernels for wgmma
 	sms       int
 	maxShared int
 
@@ -27,7 +28,8 @@ const defaultShared = 48 << 10
 func loadKernels(w *cuda.Worker, ptx bool) (*kernelSet, error) {
 	d := w.Device()
 	name, image, err := kernels.Image(d.Major, d.Minor)
-	if err == nil && ptx {
+	driver, _ := d.Driver().Version()
+	if ptx = ptx || driver < 12; err == nil && ptx { // older drivers know neither the machine code of CUDA 12 nor clusters
 		name, image, err = kernels.PTX()
 	}
 	if err != nil {
@@ -37,10 +39,10 @@ func loadKernels(w *cuda.Worker, ptx bool) (*kernelSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	major, _ := d.Driver().Version()
+	hopper := d.Major == 9 && d.Minor == 0 && !ptx
 	return &kernelSet{
 		module: m, functions: map[string]*cuda.Function{}, sms: d.SMs, maxShared: int(d.MaxShared),
-		dependent:  d.Major == 9 && major >= 12 && !ptx,
+		dependent: hopper, hopper: hopper,
 		gemvBlocks: 2,
 	}, nil
 }
@@ -69,6 +71,14 @@ func (k *kernelSet) function(name string) (*cuda.Function, error) {
 
 // run launches a kernel. Arguments are int (int in C), int64 (u64), float32 and addresses, in the order of its parameters.
 func (k *kernelSet) run(s *cuda.Stream, name string, grid cuda.Dim, threads, shared int, args ...any) error {
+	return k.launch(s, name, cuda.Launch{Grid: grid, Block: cuda.Dim{X: threads}, Shared: shared}, args...)
+}
+
+// launch is run for launches that need more said.
+func (k *kernelSet) launch(s *cuda.Stream, name string, l cuda.Launch, args ...any) error {
+	if k.launched != nil {
+		k.launched[name] = sizes(args)
+	}
 	f, err := k.function(name)
 	if err != nil {
 		return err
@@ -88,10 +98,8 @@ func (k *kernelSet) run(s *cuda.Stream, name string, grid cuda.Dim, threads, sha
 			return fmt.Errorf("cudarunner: %s: argument %d is a %T", name, i, v)
 		}
 	}
-	if k.launched != nil {
-		k.launched[name] = sizes(args)
-	}
-	if err := f.Launch(s, cuda.Launch{Grid: grid, Block: cuda.Dim{X: threads}, Shared: shared, Programmatic: k.dependent}, a); err != nil {
+	l.Programmatic = k.dependent
+	if err := f.Launch(s, l, a); err != nil {
 		return fmt.Errorf("kernel %s: %w", name, err)
 	}
 	return nil
