@@ -182,10 +182,15 @@ func poisoned(n int) []byte { return bytes.Repeat([]byte{poison}, n) }
 
 // launch runs a kernel to its end. Arguments are int (int in C), int64 and uint64 (u64), float32, *buffer (its first byte) and nil, in the order of the kernel's parameters.
 func (r *run) launch(kernel string, grid cuda.Dim, threads, shared int, args ...any) {
+	r.launchAs(kernel, cuda.Launch{Grid: grid, Block: cuda.Dim{X: threads}, Shared: shared}, args...)
+}
+
+// launchAs is launch for kernels that need more said.
+func (r *run) launchAs(kernel string, l cuda.Launch, args ...any) {
 	f, err := r.module.Function(kernel)
 	ok(err)
-	if shared > 48<<10 {
-		ok(f.SetMaxDynamicShared(shared))
+	if l.Shared > 48<<10 {
+		ok(f.SetMaxDynamicShared(l.Shared))
 	}
 	if kernel == r.kernel {
 		r.started = true
@@ -212,7 +217,7 @@ func (r *run) launch(kernel string, grid cuda.Dim, threads, shared int, args ...
 			panic(fmt.Errorf("%s: argument %d is a %T", kernel, i, v))
 		}
 	}
-	ok(f.Launch(r.stream, cuda.Launch{Grid: grid, Block: cuda.Dim{X: threads}, Shared: shared}, a))
+	ok(f.Launch(r.stream, l, a))
 	ok(r.stream.Synchronize())
 	for _, b := range r.buffers {
 		all := make([]byte, b.memory.Size())

@@ -3,6 +3,7 @@ package kernels_test
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/enginetest/enginetest/cuda"
 )
@@ -11,6 +12,7 @@ var productTests = []kernelTest{
 	{[]string{"gemv_f32", "gemv_bf16", "gemv_f16"}, testGemv, []wrong{set("epsilon twice as large", 4, float32(2*normEps)), set("no bias", 5, nil), set("a row fewer", 8, 36)}},
 	{skinnies(), testSkinny, []wrong{set("no bias", 10, nil), set("a column block fewer", 14, 2)}},
 	{[]string{"gemm_f32", "gemm_bf16", "gemm_f16"}, testGemm, []wrong{set("no bias", 11, nil), set("a row more", 12, 131), set("a column block fewer", 15, 3)}},
+	{[]string{"wgmma128_bf16", "wgmma128_f16", "wgmma256_bf16", "wgmma256_f16"}, testWgmma, []wrong{set("no bias", 7, nil), set("a row more", 8, 131), set("two column blocks fewer", 11, 2)}},
 }
 
 func skinnies() (names []string) {
@@ -185,6 +187,40 @@ func testGemm(k *kernel) {
 	}
 }
 
+// testWgmma: every case has blocks that take several tiles, so that stages, results and their barriers come around again.
+func testWgmma(k *kernel) {
+	d := typeOf(k.name)
+	tile, cluster := 128, 1
+	if strings.HasPrefix(k.name, "wgmma256") {
+		tile, cluster = 256, 2
+	}
+	for _, c := range []struct {
+		tokens, rows, cols, parts, mode, clusters int
+		bias                                      bool
+	}{
+		{tokens: 130, rows: 144, cols: 128, parts: 1, mode: add, clusters: 1, bias: true},
+		{tokens: 300, rows: 528, cols: 64, parts: 1, mode: siluMode, clusters: 2, bias: true}, // an odd number of tiles of tokens
+		{tokens: 65, rows: 96, cols: 448, parts: 1, mode: siluMode, clusters: 1},
+		{tokens: 70, rows: 132, cols: 1088, parts: 3, mode: store, clusters: 2},
+		{tokens: 2200, rows: 36, cols: 64, parts: 1, mode: store, clusters: 3}, // more tiles of tokens than go together
+		{tokens: 2, rows: 260, cols: 64, parts: 1, mode: add, clusters: 1},
+		{tokens: 256, rows: 256, cols: 512, parts: 2, mode: store, clusters: 2},
+	} {
+		k.run(fmt.Sprintf("%+v", c), func(r *run) {
+			w := r.operand("w", d, rounded, c.rows, c.cols, 1/math.Sqrt(float64(c.cols)))
+			x := r.operand("x", d, rounded, c.tokens, c.cols, 1)
+			p := r.productTo(d, x.matrix, w.matrix, c.parts, c.mode, rounded, c.bias, c.rows+4, func(part int) (from, to int) {
+				return c.cols / 64 * part / c.parts * 64, c.cols / 64 * (part + 1) / c.parts * 64
+			})
+			p.act.whole = true
+			r.launchAs(k.name, cuda.Launch{
+				Grid: cuda.Dim{X: c.clusters * cluster}, Block: cuda.Dim{X: 384}, Shared: 4*(16<<10+tile*128) + 8*tile*16 + 64, Cluster: cuda.Dim{X: cluster},
+			}, x.buffer, w.buffer, optional(p.out), p.stride, c.mode, optional(p.act.buffer), p.act.kb, optional(p.bias), c.tokens, c.rows, p.ld, w.blocks(), c.parts)
+			p.judge(r)
+		})
+	}
+}
+
 // product is where a product of several rows goes, and what has to be there.
 type product struct {
 	out    *buffer // parts of [tokens][ld], or the residual stream
@@ -200,7 +236,12 @@ type product struct {
 
 // product makes room for x wᵀ in every mode, with rows a little longer and parts a little further apart than they need be.
 func (r *run) product(d dtype, x, w matrix, parts, mode, act int, bias bool) *product {
-	p := &product{ld: w.rows + 3, act: &activation{}, cols: x.cols}
+	return r.productTo(d, x, w, parts, mode, act, bias, w.rows+3, func(part int) (from, to int) { return share(part, parts, x.cols) })
+}
+
+// productTo is product with rows of ld elements, and shares of the columns as the kernel divides them.
+func (r *run) productTo(d dtype, x, w matrix, parts, mode, act int, bias bool, ld int, share func(part int) (from, to int)) *product {
+	p := &product{ld: ld, act: &activation{}, cols: x.cols}
 	var b []float64
 	if p.bias, b = r.vector("bias", bias, w.rows, 0, 1); mode == store {
 		b = nil // whoever adds the parts up adds it
@@ -214,7 +255,7 @@ func (r *run) product(d dtype, x, w matrix, parts, mode, act int, bias bool) *pr
 	all := untouched(parts * int(p.stride))
 	old := random(r.Rand, f32, parts, int(p.stride), 1)
 	for s := range parts {
-		from, to := share(s, parts, x.cols)
+		from, to := share(s)
 		y := multiply(x, w, b, from, to)
 		for i := range x.rows {
 			row := all[s*int(p.stride)+i*p.ld:][:w.rows]

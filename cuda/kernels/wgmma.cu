@@ -108,6 +108,7 @@ template <int W, int BN> DEV void put_tile(const Product& a, const float* c, u32
 #pragma unroll
       for (u32 h = 0; h < 2; h++) {
         float v0 = silu(c[j * 4 + h * 2] + b0) * (c[j * 4 + 4 + h * 2] + b2), v1 = silu(c[j * 4 + h * 2 + 1] + b1) * (c[j * 4 + 4 + h * 2 + 1] + b3);
+        if ((int)row >= a.rows) v0 = v1 = 0;
         u32 to = staging + chunk / 4 * 1024 + h * 512 + g * 64 + (((chunk & 3) ^ ((g >> 1) & 3)) << 4) + t * 4;
         asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(pack2<W>(v0, v1)) : "memory");
       }

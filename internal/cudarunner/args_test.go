@@ -1,8 +1,13 @@
 package cudarunner
 
 import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"fmt"
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +28,15 @@ func TestArguments(t *testing.T) {
 			declared[m[1]] += p[1][1:] + " "
 		}
 	}
+	_, image, err := kernels.Image(9, 0)
+	require.NoError(t, err)
+	for name, sizes := range parameters(t, image) {
+		if ptx := declared[name]; ptx == "" {
+			declared[name] = sizes
+		} else {
+			require.Equal(t, ptx, sizes, name)
+		}
+	}
 	_, v := stubDevice(t)
 	launched := map[string]string{}
 	for _, s := range []fixtures.Spec{{DType: fixtures.F32}, {DType: fixtures.F16}, {Hidden: 128, Heads: 4, KVHeads: 2, HeadDim: 64}} {
@@ -38,6 +52,17 @@ func TestArguments(t *testing.T) {
 		one := newDriver(t, 16, 100, 2048)
 		one.add(prompts(256, 10)[0], 4, sample.Params{Logprobs: -1})
 		one.generate(r, 50)
+		if r.weight != f32 { // products of the machine code for Hopper: the stand-in does not have them
+			r.kernels.hopper = true
+			m := r.layers[0].gateUp
+			for _, tokens := range []int{100, 1 << 20} {
+				err := r.worker.Do(func() error {
+					_, err := r.product(m, r.work.h, round, tokens, 0, 0, silu, output{})
+					return err
+				})
+				require.ErrorContains(t, err, "wgmma")
+			}
+		}
 		maps.Copy(launched, r.kernels.launched)
 		require.NoError(t, r.Close())
 	}
@@ -47,7 +72,40 @@ func TestArguments(t *testing.T) {
 		kinds[strings.TrimRight(kind, "0123456789")] = true
 		require.Equal(t, declared[name], sizes, name)
 	}
-	for _, kind := range []string{"attend", "prefill", "rope", "gemv", "skinny", "gemm", "norm", "embed", "race", "winner"} {
+	for _, kind := range []string{"attend", "prefill", "rope", "gemv", "skinny", "gemm", "wgmma", "norm", "embed", "race", "winner"} {
 		require.True(t, kinds[kind], "%s was launched: %v", kind, kinds)
 	}
+}
+
+// parameters reads the sizes of parameters in bits, by kernel, from machine code: its sections .nv.info.* are lists of attributes (format, attribute, size, value), and
+// attribute 0x17 is a parameter's ordinal at byte 4 and its size in the upper 14 bits of the word at byte 8.
+func parameters(t *testing.T, cubin []byte) map[string]string {
+	cubin = slices.Clone(cubin)
+	binary.LittleEndian.PutUint32(cubin[20:], uint32(elf.EV_CURRENT)) // e_version, where NVIDIA has a version of its own
+	f, err := elf.NewFile(bytes.NewReader(cubin))
+	require.NoError(t, err)
+	out := map[string]string{}
+	for _, section := range f.Sections {
+		name, found := strings.CutPrefix(section.Name, ".nv.info.")
+		if !found {
+			continue
+		}
+		data, err := section.Data()
+		require.NoError(t, err)
+		sizes := map[int]string{}
+		for len(data) >= 4 {
+			format, attribute, n := data[0], data[1], 0
+			if format == 4 { // a value of its own size; others lie in the two bytes here
+				n = int(binary.LittleEndian.Uint16(data[2:]))
+			}
+			if v := data[4 : 4+n]; attribute == 0x17 {
+				sizes[int(binary.LittleEndian.Uint16(v[4:]))] = fmt.Sprint(binary.LittleEndian.Uint32(v[8:])>>18*8, " ")
+			}
+			data = data[4+n:]
+		}
+		for i := range len(sizes) {
+			out[name] += sizes[i]
+		}
+	}
+	return out
 }
