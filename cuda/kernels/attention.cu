@@ -29,22 +29,33 @@ DEV u64 cache_at(const Cache& c, int kv_heads, int slot, int head) {
   return (((u64)block * kv_heads + head) * c.block_size + (slot - block * c.block_size)) * c.pad;
 }
 
-// NP is the number of pairs that a lane holds: 32*NP is at least half a head.
-//
-// head_of gives one warp a head of a row: lane l has elements l+32i in a, and those half a head further in b. It adds up the parts and the bias, normalizes, rotates.
-// column is the head's first in a row of qkv.
-template <int NP> DEV void head_of(const Heads& h, u32 row, int column, const float* norm, int position, float* a, float* b) {
+// NP is the number of pairs that a lane holds: 32*NP is at least half a head. One warp has a head of a row: lane l has elements l+32i in a, and those half a head further
+// in b. column is the head's first in a row of qkv.
+
+// begin_head reads the first part.
+template <int NP> DEV void begin_head(const Heads& h, u32 row, int column, float* a, float* b) {
+  u32 lane = tid() & 31;
+  int half = h.dim / 2;
+  const float* p = h.qkv + (u64)row * h.ld + column + lane;
+#pragma unroll
+  for (int i = 0; i < NP; i++) {
+    bool in = (int)lane + 32 * i < half;
+    a[i] = in ? p[32 * i] : 0, b[i] = in ? p[32 * i + half] : 0;
+  }
+}
+
+// end_head adds the other parts and the bias, normalizes and rotates: what position is -1 for stays as it is.
+template <int NP> DEV void end_head(const Heads& h, u32 row, int column, const float* norm, int position, float* a, float* b) {
   u32 lane = tid() & 31;
   int half = h.dim / 2;
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < NP; i++) {
     int e = lane + 32 * i;
-    a[i] = b[i] = 0;
     if (e >= half) continue;
     const float* p = h.qkv + (u64)row * h.ld + column + e;
 #pragma unroll 1
-    for (int s = 0; s < h.nparts; s++, p += h.part_stride) a[i] += p[0], b[i] += p[half];
+    for (int s = 1; s < h.nparts; s++) p += h.part_stride, a[i] += p[0], b[i] += p[half];
     if (h.bias) a[i] += h.bias[column + e], b[i] += h.bias[column + e + half];
     sum += a[i] * a[i] + b[i] * b[i];
   }
@@ -67,6 +78,10 @@ template <int NP> DEV void head_of(const Heads& h, u32 row, int column, const fl
     a[i] = x * c - y * s, b[i] = y * c + x * s;
   }
 }
+template <int NP> DEV void head_of(const Heads& h, u32 row, int column, const float* norm, int position, float* a, float* b) {
+  begin_head<NP>(h, row, column, a, b);
+  end_head<NP>(h, row, column, norm, position, a, b);
+}
 
 // store_kv writes head kv of a row's keys or values to the cache, with zeros behind it.
 template <int KV, int NP> DEV void store_kv(u8* c, u64 at, int dim, int pad, const float* a, const float* b) {
@@ -79,26 +94,35 @@ template <int KV, int NP> DEV void store_kv(u8* c, u64 at, int dim, int pad, con
   if ((int)lane < pad - dim) put_cache<KV>(c, at + dim + lane, 0);
 }
 
-// rope: queries are rotated in place (in part 0), keys and values go to the cache. A warp a head; grid (rows, heads/4).
-template <int KV> DEV void rope(const Heads& h, const Cache& c, const int* positions, const int* slots) {
+// rope: heads from first on of the rows of a step. Queries are rotated in place (in part 0), keys and values go to the cache. A warp has a head of ROWS rows, all read
+// before the first is needed; grid (rows/ROWS, heads/4).
+template <int KV> DEV void rope(const Heads& h, const Cache& c, const int* positions, const int* slots, int first, int rows) {
+  const int NP = 4, ROWS = 4;
   dependency_wait();
-  u32 row = bid();
-  int head = bidy() * 4 + (tid() >> 5), lane = tid() & 31, position = positions[row];
-  if (head >= h.heads + 2 * h.kv_heads || position < 0) return;
-  const int NP = 4;
-  float a[NP], b[NP];
+  int row0 = bid() * ROWS, head = first + bidy() * 4 + (tid() >> 5), lane = tid() & 31;
+  if (head >= h.heads + 2 * h.kv_heads) return;
   bool q = head < h.heads, k = !q && head < h.heads + h.kv_heads;
-  head_of<NP>(h, row, head * h.dim, q ? h.q_norm : k ? h.k_norm : nullptr, q || k ? position : -1, a, b);
-  if (!q) {
-    int kv = head - h.heads - (k ? 0 : h.kv_heads);
-    store_kv<KV, NP>(k ? c.k : c.v, cache_at(c, h.kv_heads, slots[row], kv), h.dim, c.pad, a, b);
-    return;
+  float a[ROWS][NP], b[ROWS][NP];
+  int position[ROWS], slot[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    int row = row0 + r < rows ? row0 + r : rows - 1;
+    position[r] = positions[row], slot[r] = slots[row];
+    begin_head<NP>(h, row, head * h.dim, a[r], b[r]);
   }
 #pragma unroll
-  for (int i = 0; i < NP; i++) {
-    int e = lane + 32 * i;
-    float* p = h.qkv + (u64)row * h.ld + head * h.dim + e;
-    if (e < h.dim / 2) p[0] = a[i], p[h.dim / 2] = b[i];
+  for (int r = 0; r < ROWS; r++) {
+    int row = row0 + r;
+    if (row >= rows || position[r] < 0) continue;
+    end_head<NP>(h, row, head * h.dim, q ? h.q_norm : k ? h.k_norm : nullptr, q || k ? position[r] : -1, a[r], b[r]);
+    if (!q) {
+      store_kv<KV, NP>(k ? c.k : c.v, cache_at(c, h.kv_heads, slot[r], head - h.heads - (k ? 0 : h.kv_heads)), h.dim, c.pad, a[r], b[r]);
+      continue;
+    }
+    float* p = h.qkv + (u64)row * h.ld + head * h.dim + lane;
+#pragma unroll
+    for (int i = 0; i < NP; i++)
+      if (lane + 32 * i < h.dim / 2) p[32 * i] = a[r][i], p[32 * i + h.dim / 2] = b[r][i];
   }
 }
 
@@ -308,8 +332,8 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
       const float *sin, int heads, int kv_heads, int dim, u8 *k, u8 *v, int block_size, int pad, u64 inverse, const int *positions, const int *slots
 #define HEADS_AND_CACHE Heads{qkv, nparts, part_stride, ld, bias, q_norm, k_norm, eps, cos, sin, heads, kv_heads, dim}, Cache{k, v, block_size, pad, inverse}
 
-KERNEL rope_f32(HEADS) { rope<F32>(HEADS_AND_CACHE, positions, slots); }
-KERNEL rope_f16(HEADS) { rope<F16>(HEADS_AND_CACHE, positions, slots); }
+KERNEL rope_f32(HEADS, int first, int rows) { rope<F32>(HEADS_AND_CACHE, positions, slots, first, rows); }
+KERNEL rope_f16(HEADS, int first, int rows) { rope<F16>(HEADS_AND_CACHE, positions, slots, first, rows); }
 
 #define ATTEND(KV, LPT, G, type)                                                                                                                      \
   KERNEL __launch_bounds__(256, 2) attend_##type##_##LPT##_##G(HEADS, const int* seqs, const int* tables, int max_blocks, int window, float scale, int fused, \

@@ -12,7 +12,10 @@ import (
 var attentionTests = []kernelTest{
 	{[]string{"rope_f32", "rope_f16"}, testRope, []wrong{swap("cosines and sines", 8, 9), set("epsilon twice as large", 7, float32(2*normEps)), swap("keys and values", 13, 14)}},
 	{attends(), testAttend, []wrong{set("another scale", 24, float32(0.5)), set("a window of one more", 23, 12), swap("norms of queries and keys", 5, 6)}},
-	{[]string{"prefill_64", "prefill_80", "prefill_96", "prefill_128"}, testPrefill, []wrong{set("another scale", 24, float32(0.2)), set("a window of one more", 23, 72)}},
+	{[]string{"prefill_64", "prefill_64_2", "prefill_80", "prefill_96", "prefill_128"}, testPrefill, []wrong{
+		set("another scale", 24, float32(0.2)), set("a window of one more", 23, 72), swap("cosines and sines", 8, 9), set("no bias", 4, nil), set("a part fewer", 1, 1),
+		swap("norms of queries and keys", 5, 6),
+	}},
 }
 
 func attends() (names []string) {
@@ -242,18 +245,22 @@ func testRope(k *kernel) {
 		{heads: 6, kvHeads: 2, dim: 24, parts: 3, norms: true, bias: true, seqs: []sequence{{7, 7}, {0, 0}, {12, 3}}},
 		{heads: 3, kvHeads: 3, dim: 2, parts: 1, seqs: []sequence{{4, 4}}},
 		{heads: 7, kvHeads: 1, dim: 10, parts: 2, bias: true, seqs: []sequence{{1, 1}, {20, 20}}},
-		{heads: 2, kvHeads: 1, dim: 80, parts: 1, norms: true, seqs: []sequence{{33, 2}, {0, 0}, {6, 6}}},
+		{heads: 2, kvHeads: 1, dim: 80, parts: 2, norms: true, seqs: []sequence{{33, 2}, {0, 0}, {6, 6}}},
 		{heads: 8, kvHeads: 8, dim: 128, parts: 4, seqs: []sequence{{9, 9}}},
 		{heads: 2, kvHeads: 1, dim: 256, parts: 1, norms: true, bias: true, seqs: []sequence{{5, 5}}},
 	} {
 		k.run(a.shape(), func(r *run) {
 			a.kv = typeOf(k.name)
 			r.build(&a, false)
-			r.launch(k.name, cuda.Dim{X: a.rows, Y: (a.heads + 2*a.kvHeads + 3) / 4}, 128, 0, a.args...)
+			first := 0
+			if a.parts == 1 { // only keys and values
+				first = a.heads
+			}
+			r.launch(k.name, cuda.Dim{X: (a.rows + 3) / 4, Y: (a.heads + 2*a.kvHeads - first + 3) / 4}, 128, 0, append(slices.Clone(a.args), first, a.rows)...)
 			a.tablesBuf.scratch()
 			want := slices.Clone(a.qkv.v)
 			for row, position := range a.positions {
-				for h := range a.heads {
+				for h := first; h < a.heads; h++ {
 					if position >= 0 {
 						copy(want[row*a.ld+h*a.dim:], a.head(row, h))
 					}
@@ -350,22 +357,26 @@ const prefillRows = 64
 
 // testPrefill: queries and weights are rounded to float16 on their way to the tensor cores: a score of about 1 is off by that unit, and so is a weight.
 func testPrefill(k *kernel) {
-	var dim int
-	if _, err := fmt.Sscanf(k.name, "prefill_%d", &dim); err != nil {
-		panic(err)
+	var dim, together int
+	if n, _ := fmt.Sscanf(k.name, "prefill_%d_%d", &dim, &together); n < 2 {
+		together = 1
 	}
 	for _, c := range []struct {
-		heads, kvHeads, mode int
-		out                  dtype
-		seqs                 []sequence
-		window               int
+		heads, kvHeads, mode, parts int
+		out                         dtype
+		norms, bias                 bool
+		seqs                        []sequence
+		window                      int
 	}{
-		{4, 2, rounded, bf16, []sequence{{130, 130}, {1, 1}}, 71},
-		{3, 3, split, f16, []sequence{{64, 64}, {65, 1}, {200, 37}}, 0},
-		{5, 1, rounded, f16, []sequence{{7, 7}, {190, 70}}, 3},
-		{2, 1, split, bf16, []sequence{{100, 100}}, 0},
+		{4, 2, rounded, 2, bf16, true, true, []sequence{{130, 130}, {1, 1}}, 71},
+		{3, 3, split, 1, f16, false, false, []sequence{{64, 64}, {65, 1}, {200, 37}}, 0},
+		{5, 1, rounded, 1, f16, false, true, []sequence{{7, 7}, {190, 70}}, 3},
+		{2, 1, split, 3, bf16, true, false, []sequence{{100, 100}}, 0},
 	} {
-		a := &attention{heads: c.heads, kvHeads: c.kvHeads, dim: dim, kv: f16, window: c.window, seqs: c.seqs, scale: float64(float32(1 / math.Sqrt(float64(dim))))}
+		a := &attention{
+			heads: c.heads * together, kvHeads: c.kvHeads, dim: dim, kv: f16, parts: c.parts, norms: c.norms, bias: c.bias, window: c.window, seqs: c.seqs,
+			scale: float64(float32(1 / math.Sqrt(float64(dim)))),
+		}
 		k.run(a.shape(), func(r *run) {
 			r.build(a, true)
 			var tiles []int
@@ -379,8 +390,8 @@ func testPrefill(k *kernel) {
 			out := r.activation("out", c.out, c.mode, a.rows, a.heads*a.dim)
 			args := append(slices.Clone(a.args), r.ints("seqs", a.rowSeqs...), a.tablesBuf, a.maxBlocks, a.window, float32(a.scale), r.ints("tiles", tiles...), out.buffer, int64(out.plane),
 				out.mode, int(c.out), out.kb)
-			r.launch(k.name, cuda.Dim{X: len(tiles) / 2, Y: a.heads}, 128, 4*prefillRows*(2*dim+16), args...)
-			r.nearActivation(out, a.result(a.query), a.dim, 3*f16.unit())
+			r.launch(k.name, cuda.Dim{X: len(tiles) / 2, Y: a.heads / together}, 128, 4*prefillRows*(2*dim+16), args...)
+			r.nearActivation(out, a.result(a.head), a.dim, 6*f16.unit())
 		})
 	}
 }

@@ -49,15 +49,17 @@ KERNEL embed_f32(const u8* table, const int* tokens, float* x, int kb) { embed<F
 KERNEL embed_bf16(const u8* table, const int* tokens, float* x, int kb) { embed<BF16>(table, tokens, x, kb); }
 KERNEL embed_f16(const u8* table, const int* tokens, float* x, int kb) { embed<F16>(table, tokens, x, kb); }
 
-// norm: x += the parts of a product and its bias, then out = x / rms(x) * weight. One block of 256 a row. With rows, block i reads row rows[i].
-template <int W>
+// norm: x += the parts of a product and its bias, then out = x / rms(x) * weight. T threads have a row: a block of 256, or a warp of 8. With rows, row i is read from
+// rows[i].
+template <int W, int T>
 DEV void norm(float* x, const int* rows, const float* parts, int nparts, u64 part_stride, const float* bias, const float* weight, Act out, int width, int kb,
-              float eps) {
+              float eps, int count) {
   __shared__ float red[32];
   dependency_wait();
-  const int keep = 1; // chunks a thread keeps in registers: rows of up to 2048; of longer ones the rest is read again
-  u32 n = kb * 4;
-  u64 row = rows ? rows[bid()] : bid();
+  const int keep = 256 / T; // chunks a thread keeps in registers: rows of up to 2048; of longer ones the rest is read again
+  u32 n = kb * 4, i0 = bid() * (256 / T) + tid() / T, me = tid() % T;
+  if ((int)i0 >= count) return;
+  u64 row = rows ? rows[i0] : i0;
   float* xr = x + row * kb * 32;
   const float* pr = parts + row * kb * 32;
   float v[keep][8], sum = 0;
@@ -85,30 +87,39 @@ DEV void norm(float* x, const int* rows, const float* parts, int nparts, u64 par
     F4 a = loadf4(weight + c * 8), b = loadf4(weight + c * 8 + 4);
     float o[8] = {f[0] * scale * a.x, f[1] * scale * a.y, f[2] * scale * a.z, f[3] * scale * a.w,
                   f[4] * scale * b.x, f[5] * scale * b.y, f[6] * scale * b.z, f[7] * scale * b.w};
-    put8<W>(out, bid(), c, kb, o);
+    put8<W>(out, i0, c, kb, o);
   };
 #pragma unroll
   for (int i = 0; i < keep; i++)
-    if (tid() + i * 256 < n) take(tid() + i * 256, v[i]);
-  for (u32 c = tid() + keep * 256; c < n; c += 256) {
+    if (me + i * T < n) take(me + i * T, v[i]);
+  for (u32 c = me + keep * T; c < n; c += T) {
     float f[8];
     take(c, f);
   }
-  float scale = rsqrt(sum_block(sum, red) / width + eps);
+  if (T == 32) {
+#pragma unroll
+    for (int m = 16; m; m >>= 1) sum += shx(sum, m);
+  } else {
+    sum = sum_block(sum, red);
+  }
+  float scale = rsqrt(sum / width + eps);
 #pragma unroll
   for (int i = 0; i < keep; i++)
-    if (tid() + i * 256 < n) give(tid() + i * 256, v[i], scale);
-  for (u32 c = tid() + keep * 256; c < n; c += 256) {
+    if (me + i * T < n) give(me + i * T, v[i], scale);
+  for (u32 c = me + keep * T; c < n; c += T) {
     float f[8];
     get(c, f);
     give(c, f, scale);
   }
 }
-#define NORM(name, W)                                                                                                                                  \
+#define NORM(name, ...)                                                                                                                                \
   KERNEL name(float* x, const int* rows, const float* parts, int nparts, u64 part_stride, const float* bias, const float* weight, u8* out, u64 plane, \
-              int mode, int width, int kb, float eps) {                                                                                                \
-    norm<W>(x, rows, parts, nparts, part_stride, bias, weight, Act{out, plane, mode}, width, kb, eps);                                                 \
+              int mode, int width, int kb, float eps, int count) {                                                                                     \
+    norm<__VA_ARGS__>(x, rows, parts, nparts, part_stride, bias, weight, Act{out, plane, mode}, width, kb, eps, count);                                \
   }
-NORM(norm_f32, F32)
-NORM(norm_bf16, BF16)
-NORM(norm_f16, F16)
+NORM(norm_f32, F32, 256)
+NORM(norm_bf16, BF16, 256)
+NORM(norm_f16, F16, 256)
+NORM(norms_f32, F32, 32)
+NORM(norms_bf16, BF16, 32)
+NORM(norms_f16, F16, 32)

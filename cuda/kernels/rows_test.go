@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/enginetest/enginetest/cuda"
 )
@@ -12,7 +13,7 @@ var rowTests = []kernelTest{
 	{[]string{"pack16"}, testPack16, []wrong{set("another base", 7, 8)}},
 	{[]string{"pack32"}, testPack32, []wrong{set("another type", 8, int(f16))}},
 	{[]string{"embed_f32", "embed_bf16", "embed_f16"}, testEmbed, []wrong{set("rows of another width", 3, 1)}},
-	{[]string{"norm_f32", "norm_bf16", "norm_f16"}, testNorm, []wrong{
+	{[]string{"norm_f32", "norm_bf16", "norm_f16", "norms_f32", "norms_bf16", "norms_f16"}, testNorm, []wrong{
 		set("epsilon twice as large", 12, float32(2*normEps)), set("one part fewer", 3, 2), set("no bias", 5, nil), set("another width", 10, 36),
 	}},
 }
@@ -127,7 +128,11 @@ func testNorm(k *kernel) {
 				n, pick = len(c.pick), r.ints("rows", c.pick...)
 			}
 			out := r.activation("out", d, c.mode, n, c.width)
-			r.launch(k.name, cuda.Dim{X: n}, 256, 0, x, pick, y, c.parts, int64(stride), optional(bias), weight, out.buffer, int64(out.plane), out.mode, c.width, kb, float32(normEps))
+			blocks := n
+			if strings.HasPrefix(k.name, "norms") {
+				blocks = (n + 7) / 8
+			}
+			r.launch(k.name, cuda.Dim{X: blocks}, 256, 0, x, pick, y, c.parts, int64(stride), optional(bias), weight, out.buffer, int64(out.plane), out.mode, c.width, kb, float32(normEps), n)
 
 			residual, want := slices.Clone(x0.v), newMatrix(n, kb*32)
 			for i := range c.rows {

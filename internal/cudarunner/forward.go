@@ -142,8 +142,12 @@ func (r *Runner) gemv(m matrix, x, norm int64, out cuda.DevicePtr, mode int, wit
 // normalize adds what is pending to the residual stream and normalizes n rows of it: those of the addresses in rows, or the first.
 func (r *Runner) normalize(s *step, weight int64, n int, rows cuda.DevicePtr, out activity, mode int) error {
 	w := &r.work
-	err := r.run("norm_"+r.weight.String(), cuda.Dim{X: n}, 256, 0, w.ptr(w.x), rows, w.ptr(w.y), s.pending, int64(s.tokens*w.h.kb*32), r.at(s.bias), r.at(weight),
-		w.ptr(out.at), out.plane, mode, r.HiddenSize, w.h.kb, float32(r.RMSNormEps))
+	name, blocks := "norm_", n
+	if n >= 8*r.kernels.sms { // a warp a row
+		name, blocks = "norms_", (n+7)/8
+	}
+	err := r.run(name+r.weight.String(), cuda.Dim{X: blocks}, 256, 0, w.ptr(w.x), rows, w.ptr(w.y), s.pending, int64(s.tokens*w.h.kb*32), r.at(s.bias), r.at(weight),
+		w.ptr(out.at), out.plane, mode, r.HiddenSize, w.h.kb, float32(r.RMSNormEps), n)
 	s.pending, s.bias = 0, 0
 	return err
 }
@@ -275,13 +279,21 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 	fused := 1
 	if !s.decode {
 		fused = 0
-		if err := r.run("rope_"+kv, cuda.Dim{X: s.tokens, Y: (r.NumHeads + 2*r.NumKVHeads + 3) / 4}, 128, 0, heads...); err != nil {
+		first := 0 // the heads that are rotated: the prefill kernels do the queries themselves
+		if r.tiled() {
+			first = r.NumHeads
+		}
+		if err := r.run("rope_"+kv, cuda.Dim{X: (s.tokens + 3) / 4, Y: (r.NumHeads + 2*r.NumKVHeads - first + 3) / 4}, 128, 0, append(heads, first, s.tokens)...); err != nil {
 			return err
 		}
 	}
 	if !s.decode && r.tiled() {
 		d := r.HeadDim
-		return r.run(fmt.Sprintf("prefill_%d", d), cuda.Dim{X: s.tiles, Y: r.NumHeads}, 128, 4*tileRows*(2*d+16), append(heads, s.in.seqs, s.in.tables, s.maxTable,
+		name, together := fmt.Sprintf("prefill_%d", d), 1
+		if d == 64 && r.NumHeads/r.NumKVHeads%2 == 0 {
+			name, together = "prefill_64_2", 2
+		}
+		return r.run(name, cuda.Dim{X: s.tiles, Y: r.NumHeads / together}, 128, 4*tileRows*(2*d+16), append(heads, s.in.seqs, s.in.tables, s.maxTable,
 			r.LayerWindow(i), float32(1/math.Sqrt(float64(d))), s.in.tiles, w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb)...)
 	}
 	lanes := "2"
