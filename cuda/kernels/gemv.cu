@@ -1,4 +1,4 @@
-// One row times a matrix: y = W x, in float32. A block works on groups of 16 rows: 8 warps that share the columns (16-bit weights), or 16 that take a row each.
+// One row times a matrix: y = W x, in float32. A block works on groups of 16 rows: 8 or 16 warps that share the columns (16-bit weights), or 16 that take a row each.
 // With a norm weight, x is normalized on the way: y = W (x * weight) / rms(x). x lies in shared memory.
 
 struct Gemv {
@@ -44,8 +44,9 @@ DEV void finish(const Gemv& a, u32 group, float v) {
   }
 }
 
-template <int W> DEV void gemv16(const Gemv& a, float* xs) {
-  const int U = 8, NW = 8; // column blocks of 32 that a warp has under way; warps
+// NW warps; each has U column blocks of 32 under way.
+template <int W, int NW> DEV void gemv16(const Gemv& a, float* xs) {
+  const int U = 8;
   __shared__ float red[NW], part[NW][17];
   u32 lane = tid() & 31, warp = tid() >> 5, g = lane >> 2, t = lane & 3, groups = (a.rows + 15) / 16, group = bid();
   const u8* base = a.w + g * 64 + ((t ^ ((g >> 1) & 3)) << 4);
@@ -127,5 +128,7 @@ DEV void gemv32(const Gemv& a, float* xs) {
     call(Gemv{w, x, weight, width, eps, bias, out, mode, rows, kb}, (float*)dynamic);                                                                 \
   }
 GEMV(gemv_f32, 512, 2, gemv32)
-GEMV(gemv_bf16, 256, 2, gemv16<BF16>)
-GEMV(gemv_f16, 256, 2, gemv16<F16>)
+GEMV(gemv_bf16, 256, 2, (gemv16<BF16, 8>))
+GEMV(gemv_f16, 256, 2, (gemv16<F16, 8>))
+GEMV(gemv16_bf16, 512, 1, (gemv16<BF16, 16>))
+GEMV(gemv16_f16, 512, 1, (gemv16<F16, 16>))

@@ -9,7 +9,7 @@ import (
 )
 
 var productTests = []kernelTest{
-	{[]string{"gemv_f32", "gemv_bf16", "gemv_f16"}, testGemv, []wrong{set("epsilon twice as large", 4, float32(2*normEps)), set("no bias", 5, nil), set("a row fewer", 8, 36)}},
+	{[]string{"gemv_f32", "gemv_bf16", "gemv_f16", "gemv16_bf16", "gemv16_f16"}, testGemv, []wrong{set("epsilon twice as large", 4, float32(2*normEps)), set("no bias", 5, nil), set("a row fewer", 8, 36)}},
 	{skinnies(), testSkinny, []wrong{set("no bias", 10, nil), set("a column block fewer", 14, 2)}},
 	{[]string{"gemm_f32", "gemm_bf16", "gemm_f16"}, testGemm, []wrong{set("no bias", 11, nil), set("a row more", 12, 131), set("a column block fewer", 15, 3)}},
 	{[]string{"wgmma128_bf16", "wgmma128_f16", "wgmma256_bf16", "wgmma256_f16"}, testWgmma, []wrong{set("no bias", 7, nil), set("a row more", 8, 131), set("two column blocks fewer", 11, 2)}},
@@ -61,7 +61,7 @@ func share(p, n, cols int) (from, to int) {
 func testGemv(k *kernel) {
 	d := typeOf(k.name)
 	threads := 256
-	if d == f32 {
+	if d == f32 || strings.HasPrefix(k.name, "gemv16") {
 		threads = 512
 	}
 	for _, c := range []struct {

@@ -131,11 +131,14 @@ func (r *Runner) gemv(m matrix, x, norm int64, out cuda.DevicePtr, mode int, wit
 	if withBias {
 		bias = m.bias
 	}
-	groups, threads := (m.rows+15)/16, 256
-	if r.weight == f32 {
+	groups, threads, name := (m.rows+15)/16, 256, "gemv_"+r.weight.String()
+	switch {
+	case r.weight == f32:
 		threads = 512
+	case groups <= r.kernels.sms && m.kb() >= r.kernels.gemvWide: // one block on an SM, which has to keep enough of its long rows under way
+		threads, name = 512, "gemv16_"+r.weight.String()
 	}
-	return r.run("gemv_"+r.weight.String(), cuda.Dim{X: min(groups, r.kernels.gemvBlocks*r.kernels.sms)}, threads, m.kb()*128, r.at(m.at), r.work.ptr(x), r.at(norm), r.HiddenSize,
+	return r.run(name, cuda.Dim{X: min(groups, r.kernels.gemvBlocks*r.kernels.sms)}, threads, m.kb()*128, r.at(m.at), r.work.ptr(x), r.at(norm), r.HiddenSize,
 		float32(r.RMSNormEps), r.at(bias), out, mode, m.rows, m.kb())
 }
 

@@ -18,6 +18,7 @@ type kernelSet struct {
 
 	rowWarps   int // overrides the choice of rowWarps, for measurements
 	gemvBlocks int // of a product of one row, per SM
+	gemvWide   int // column blocks from which such a product takes 16 warps a block, when there are few blocks
 
 	launched map[string]string // for tests: sizes of the arguments in bits, by kernel
 }
@@ -43,7 +44,7 @@ func loadKernels(w *cuda.Worker, ptx bool) (*kernelSet, error) {
 	return &kernelSet{
 		module: m, functions: map[string]*cuda.Function{}, sms: d.SMs, maxShared: int(d.MaxShared),
 		dependent: hopper, hopper: hopper,
-		gemvBlocks: 2,
+		gemvBlocks: 2, gemvWide: 128,
 	}, nil
 }
 

@@ -159,9 +159,14 @@ func (m *measurement) device(n int, f func() error) time.Duration {
 
 // matrices times each matrix over all layers, alone, for several numbers of rows.
 func (m *measurement) matrices() {
+	m.matricesOf(1, 8, 16, 32, 64, 128, 512, 2048, 16384)
+	m.others()
+}
+
+func (m *measurement) matricesOf(counts ...int) {
 	r := m.r
 	w := &r.work
-	for _, rows := range []int{1, 8, 16, 32, 64, 128, 512, 2048, 16384} {
+	for _, rows := range counts {
 		mode, total := r.mode(rows), time.Duration(0)
 		line := ""
 		for _, k := range []struct {
@@ -224,6 +229,12 @@ func (m *measurement) matrices() {
 		}
 		m.line("%5d rows, mode %d: all %.3f ms:%s", rows, mode, total.Seconds()*1e3, line)
 	}
+}
+
+// others times what is not a matrix.
+func (m *measurement) others() {
+	r := m.r
+	w := &r.work
 	for _, rows := range []int{1, 32, 16384} {
 		t := m.device(10, func() error {
 			for i := range r.layers {
@@ -335,16 +346,17 @@ func (m *measurement) decode(n, context, steps int) {
 func (m *measurement) prefill() {
 	for _, chunk := range []int{1, 4, 16, 32} { // sequences of 512 in a step
 		var times []time.Duration
+		b := batchOf(chunk, 0, 512)
 		for range 4 {
 			start := time.Now()
 			for range 32 / chunk {
-				_, err := m.r.Execute(batchOf(chunk, 0, 512))
+				_, err := m.r.Execute(b)
 				must(err)
 			}
 			times = append(times, time.Since(start))
 		}
 		t := median(times)
-		m.line("prefill of 32 x 512, %d tokens a step: %.1f ms, %.0f k tok/s", chunk*512, t.Seconds()*1e3, 16384/t.Seconds()/1e3)
+		m.line("prefill of 32 x 512, %d tokens a step: %.1f ms (least %.1f), %.0f k tok/s", chunk*512, t.Seconds()*1e3, times[0].Seconds()*1e3, 16384/t.Seconds()/1e3)
 	}
 	r := m.r
 	b := batchOf(32, 0, 512)
@@ -358,6 +370,8 @@ func (m *measurement) prefill() {
 		return r.attention(s, 0, 1, output{r.work.attn.at, r.work.attn.plane, round, r.work.attn.kb})
 	})
 	m.line("attention of the prefill, one layer: %.1f us (16 layers %.1f ms)", t.Seconds()*1e6, 16*t.Seconds()*1e3)
+	t = m.device(5, func() error { s.pending, s.bias = 0, 0; return r.forward(s) })
+	m.line("the prefill's kernels alone: %.1f ms", t.Seconds()*1e3)
 }
 
 // variants times what can be chosen.
@@ -379,6 +393,12 @@ func (m *measurement) variants() {
 	for _, n := range []int{1, 2, 3} {
 		k.gemvBlocks = n
 		try(fmt.Sprintf("gemv blocks an SM %d", n), 1)
+	}
+	*k = was
+	for _, n := range []int{1 << 20, 128, 1} {
+		k.gemvWide = n
+		try(fmt.Sprintf("16 warps from %d column blocks on", n), 1)
+		m.matricesOf(1)
 	}
 	*k = was
 	k.dependent = false
