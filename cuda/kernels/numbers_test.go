@@ -22,7 +22,7 @@ const (
 func (d dtype) String() string { return [...]string{"f32", "bf16", "f16"}[d] }
 
 // unit is the largest relative error of rounding to the type (its unit roundoff).
-func (d dtype) unit() float64 { return [...]float64{0x1p-24, 0x1p-9, 0x1p-11}[d] }
+func (d dtype) unit() float64 { return [...]float64{0x1p-24, 0x1p-8, 0x1p-11}[d] }
 
 // size is the bytes of an element.
 func (d dtype) size() int { return [...]int{4, 2, 2}[d] }
