@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -230,13 +231,10 @@ func TestCopyFails(t *testing.T) {
 	require.NoError(t, r.WriteKV(1, block), "it is made again after a sleep")
 }
 
-// TestGPUSleepShowsInNVML: what the ledger says is given back is given back, and how long each part takes. ENGINETEST_GPU_MODEL names a checkpoint of real size.
+// TestGPUSleepShowsInNVML: what the ledger says is given back is given back, and how long each part takes.
 func TestGPUSleepShowsInNVML(t *testing.T) {
 	v := gpu(t)
-	dir := fixtures.Bundled()
-	if d := os.Getenv("ENGINETEST_GPU_MODEL"); d != "" {
-		dir = d
-	}
+	dir := measured(t)
 	src, err := gpuwait.Open()
 	if err != nil {
 		t.Skipf("no NVML: %v", err)
@@ -279,15 +277,29 @@ func TestGPUSleepShowsInNVML(t *testing.T) {
 	}
 }
 
+// measured is the model to measure with: with ENGINETEST_GPU_LARGE, a folder with room for 2.5 GB, one of 1.24 billion parameters.
+func measured(t *testing.T) string {
+	dir := os.Getenv("ENGINETEST_GPU_LARGE")
+	if dir == "" {
+		return fixtures.Bundled()
+	}
+	if dir = filepath.Join(dir, "llama-1b"); !isDir(dir) {
+		require.NoError(t, fixtures.WriteCheckpoint(dir, fixtures.Shape1B()))
+	}
+	return dir
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
 func mib(n int64) float64 { return float64(n) / (1 << 20) }
 
 // TestGPUCopySpeed measures copies of KV blocks, alone and beside steps.
 func TestGPUCopySpeed(t *testing.T) {
 	v := gpu(t)
-	dir := fixtures.Bundled()
-	if d := os.Getenv("ENGINETEST_GPU_MODEL"); d != "" {
-		dir = d
-	}
+	dir := measured(t)
 	r := openOn(t, v, nil, dir, Options{})
 	const blocks = 512
 	require.NoError(t, r.AllocateKV(blocks))

@@ -2,6 +2,7 @@ package cudarunner
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,15 +37,24 @@ func openDir(t *testing.T, v cuda.Device, dir string, o Options) (*Runner, error
 	t.Helper()
 	ckpt, err := checkpoint.Open(dir)
 	require.NoError(t, err)
-	o.Device, o.PTX = v, true // the stand-in reads PTX only
+	o.Device, o.PTX = v, true // as it was: half of the tests
 	return New(ckpt, o)
 }
 
-// TestLifeOnStub: prompts, decode steps with and without graphs, host sampling, growth of the inputs; and nothing left.
+// TestLifeOnStub: prompts, decode steps with and without graphs, host sampling, growth of the inputs; and nothing left. With the PTX and with the machine code, which
+// has the same kernels with the same parameters: the stand-in reads both.
 func TestLifeOnStub(t *testing.T) {
+	for _, ptx := range []bool{true, false} {
+		t.Run(fmt.Sprint("PTX ", ptx), func(t *testing.T) { lifeOnStub(t, ptx) })
+	}
+}
+
+func lifeOnStub(t *testing.T, ptx bool) {
 	s, v := stubDevice(t)
 	l := ledger.New(true)
-	r, err := openStub(t, v, Options{Ledger: l, Stacks: true})
+	ckpt, err := checkpoint.Open(fixtures.Bundled())
+	require.NoError(t, err)
+	r, err := New(ckpt, Options{Device: v, Ledger: l, Stacks: true, PTX: ptx})
 	require.NoError(t, err)
 	require.NoError(t, r.AllocateKV(200))
 	require.Error(t, r.AllocateKV(200), "twice")

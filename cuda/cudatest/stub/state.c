@@ -1,5 +1,6 @@
 // The machine: devices, contexts, objects, faults, and work that is done at once or recorded.
 #define _GNU_SOURCE
+#include <elf.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

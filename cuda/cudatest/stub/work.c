@@ -31,6 +31,44 @@ API R cuEventElapsedTime_v2(float *ms, void *a, void *b) {
 	return end(OK);
 }
 
+// ---- machine code: its sections, and the sizes of a kernel's parameters
+
+static int is_elf(const char *image) { return !memcmp(image, "\177ELF", 4); }
+static uint64_t elf_size(const Elf64_Ehdr *e) { // the table of sections is not always the last
+	const Elf64_Shdr *s = (const void *)((const char *)e + e->e_shoff);
+	uint64_t size = e->e_shoff + e->e_shnum * sizeof *s;
+	for (int i = 0; i < e->e_shnum; i++)
+		if (s[i].sh_type != SHT_NOBITS && s[i].sh_offset + s[i].sh_size > size) size = s[i].sh_offset + s[i].sh_size;
+	return size;
+}
+static const Elf64_Shdr *elf_section(const char *image, const char *prefix, const char *name) {
+	const Elf64_Ehdr *e = (const void *)image;
+	const Elf64_Shdr *s = (const void *)(image + e->e_shoff);
+	const char *names = image + s[e->e_shstrndx].sh_offset;
+	size_t n = strlen(prefix);
+	for (int i = 0; i < e->e_shnum; i++)
+		if (!strncmp(names + s[i].sh_name, prefix, n) && !strcmp(names + s[i].sh_name + n, name)) return s + i;
+	return NULL;
+}
+static int elf_param(const char *image, const char *kernel, uint64_t i, uint64_t *offset, uint64_t *size) {
+	const Elf64_Shdr *s = elf_section(image, ".nv.info.", kernel);
+	const unsigned char *p = s ? (const void *)(image + s->sh_offset) : NULL, *last = s ? p + s->sh_size : NULL;
+	while (p && p + 4 <= last) { // format, attribute, size or value
+		unsigned n = p[2] | p[3] << 8;
+		if (p[0] == 4 && p[1] == 0x17) { // EIATTR_KPARAM_INFO: index, ordinal and offset, size in the upper 14 bits of the third word
+			uint32_t w[3];
+			memcpy(w, p + 4, sizeof w);
+			if ((w[1] & 0xffff) == i) {
+				*offset = w[1] >> 16;
+				*size = w[2] >> 18;
+				return 1;
+			}
+		}
+		p += 4 + (p[0] == 4 ? n : 0);
+	}
+	return 0;
+}
+
 // ---- modules and launches
 
 API R cuModuleLoadDataEx(void **m, const char *image, unsigned n, const int *keys, void **values) {
@@ -42,14 +80,19 @@ API R cuModuleLoadDataEx(void **m, const char *image, unsigned n, const int *key
 		if (keys[i] == 5) log = values[i];
 		if (keys[i] == 6) size = (uint64_t *)&values[i];
 	}
-	R r = strstr(image, ".version 99") ? PTX_TOO_NEW : strstr(image, ".version") && !strstr(image, "bogus") ? OK : BAD_PTX;
+	R r = is_elf(image) ? OK : strstr(image, ".version 99") ? PTX_TOO_NEW : strstr(image, ".version") && !strstr(image, "bogus") ? OK : BAD_PTX;
 	if (log && size) {
 		if (r == BAD_PTX) snprintf(log, *size, "ptxas application ptx input, line 1; fatal   : Unknown instruction in '%.20s'\n", image);
 		*size = r ? strlen(log) : 0; // in and out, as the real one
 	}
 	CHECK(r == OK, r);
 	object *o = new_object(MODULE, current, 0);
-	o->text = strdup(image);
+	if (is_elf(image)) {
+		uint64_t size = elf_size((const void *)image);
+		o->text = memcpy(malloc(size), image, size);
+	} else {
+		o->text = strdup(image);
+	}
 	*m = o;
 	return end(OK);
 }
@@ -67,9 +110,12 @@ API R cuModuleGetFunction(void **f, void *m, const char *name) {
 	CONTEXT("cuModuleGetFunction");
 	CHECK(find(m, MODULE), INVALID_HANDLE);
 	size_t n = strlen(name);
-	for (const char *p = ((object *)m)->text; (p = strstr(p, ".entry ")); ) {
-		p += 7;
-		if (strncmp(p, name, n) || (p[n] != '(' && p[n] != ' ' && p[n] != '\n')) continue;
+	const char *text = ((object *)m)->text;
+	int elf = is_elf(text);
+	CHECK(!elf || elf_section(text, ".text.", name), NOT_FOUND);
+	for (const char *p = text; elf || (p = strstr(p, ".entry ")); ) {
+		p += elf ? 0 : 7;
+		if (!elf && (strncmp(p, name, n) || (p[n] != '(' && p[n] != ' ' && p[n] != '\n'))) continue;
 		object *o = new_object(FUNCTION, current, 0);
 		o->text = strdup(name);
 		o->owner = m;
@@ -94,6 +140,7 @@ API R cuFuncGetParamInfo(void *f, uint64_t i, uint64_t *offset, uint64_t *size) 
 	CONTEXT("cuFuncGetParamInfo");
 	CHECK(find(f, FUNCTION), INVALID_HANDLE);
 	object *o = f;
+	if (is_elf(o->owner->text)) return end(elf_param(o->owner->text, o->text, i, offset, size) ? OK : INVALID_VALUE);
 	char entry[256];
 	snprintf(entry, sizeof entry, ".entry %s(", o->text);
 	const char *p = strstr(o->owner->text, entry), *close = p ? strchr(p, ')') : NULL;
