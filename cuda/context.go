@@ -205,6 +205,9 @@ func (w *Worker) endContext() error {
 	w.ctx.Store(0)
 	process.contexts[w.key()]--
 	if process.contexts[w.key()] > 0 {
+		if w.dead.Load() != nil { // its calls repeat what killed it; what this worker has goes with the last one
+			return nil
+		}
 		return err
 	}
 	delete(process.contexts, w.key())

@@ -38,6 +38,11 @@ const (
 // Error gives "CUDA error 2"; an *Error has the driver's own words.
 func (c Code) Error() string { return fmt.Sprintf("CUDA error %d", int32(c)) }
 
+// Is makes a code that is a context's end match ErrContextDead, and one that is the process's end with CUDA ErrProcessDead as well.
+func (c Code) Is(target error) bool {
+	return target == ErrContextDead && c.sticky() || target == ErrProcessDead && c.endsProcess()
+}
+
 // sticky says whether the context can do nothing more after this result: the driver answers every later call with the same.
 // Source: the comments of CUresult in cuda.h.
 func (c Code) sticky() bool {
@@ -77,10 +82,10 @@ var (
 	// ErrNoDriver says that there is no usable libcuda: the library or one of its symbols is missing, or the system is not supported.
 	ErrNoDriver = errors.New("cuda: no driver")
 
-	// ErrContextDead is what calls return after a sticky error: see [DeadError].
+	// ErrContextDead is in a sticky error, and in what calls return after it: see [DeadError].
 	ErrContextDead = errors.New("cuda: the context is dead")
 
-	// ErrProcessDead says that this process can have no CUDA context any more: see [DeadProcessError].
+	// ErrProcessDead is in an error after which this process can have no CUDA context any more, and in what is refused then: see [DeadProcessError].
 	ErrProcessDead = errors.New("cuda: dead in this process")
 )
 

@@ -12,7 +12,7 @@ import (
 
 // crossing are the errors that are themselves on both sides of the link.
 var crossing = []error{
-	ErrEngineDead, ErrStopped, ErrDraining, ErrSleeping, ErrBlocksInUse, ErrPromptTooBig, ErrOutOfMemory, ErrNoTokenizer, ErrInjected, ErrKilled,
+	ErrEngineDead, ErrStopped, ErrDraining, ErrSleeping, ErrBlocksInUse, ErrPromptTooBig, ErrOutOfMemory, ErrNoTokenizer, ErrInjected, ErrKilled, ErrCUDALost,
 	context.Canceled, context.DeadlineExceeded, fs.ErrNotExist, fs.ErrPermission, fs.ErrInvalid, io.ErrUnexpectedEOF, errors.ErrUnsupported,
 }
 

@@ -45,6 +45,7 @@ type core struct {
 	counts  Stats
 	unused  []string // tensors of the checkpoint
 	dog     watchdog
+	broken  error // what the engine is to end with
 
 	connect      func(bytesPerBlock int64) (offload.Connector, error) // nil: host memory
 	tierOptions  offload.Options
@@ -115,7 +116,9 @@ func (c *core) serve() (err error) {
 		err = public(err)
 	}()
 	for {
-		c.runPosted()
+		if c.runPosted(); c.broken != nil {
+			return c.broken
+		}
 		if c.life.Err() != nil {
 			return nil
 		}
@@ -153,7 +156,9 @@ func (c *core) runPosted() {
 	c.posted = nil
 	c.mu.Unlock()
 	for _, f := range posted {
-		f()
+		if f(); c.broken != nil {
+			return
+		}
 	}
 	if len(posted) > 0 {
 		c.publish()

@@ -25,6 +25,11 @@ var (
 	ErrNoTokenizer  = errors.New("engine: no tokenizer") // the checkpoint has none, or Config.SkipTokenizer
 	ErrInjected     = errors.New("engine: injected fault")
 	ErrKilled       = errors.New("engine: core process killed") // by Shutdown, because it did not end otherwise
+
+	// ErrCUDALost is in the cause of an engine's death, and in what Open says afterwards, when a fault of the device (an illegal address, a failed
+	// launch) has left a process without any CUDA context, on all its devices.
+	ErrCUDALost = errors.New("engine: CUDA is lost, on all devices, to the process that computed: only a new process can use it; " +
+		"with Config.Core ChildProcess that is the core's alone, and another engine can be opened")
 )
 
 // ParamError is a parameter outside its range.
@@ -98,11 +103,20 @@ func public(err error) error {
 	if errors.As(err, &onRank) && !errors.As(err, &panicked) {
 		err = &PanicError{Phase: "work of " + onRank.Rank, Value: onRank.Value, Stack: onRank.Stack, err: onRank.Unwrap()}
 	}
+	if errors.Is(err, cuda.ErrProcessDead) && !errors.Is(err, ErrCUDALost) {
+		err = fmt.Errorf("%w: %w", ErrCUDALost, err)
+	}
 	var oom *cpu.OutOfMemory
 	if (errors.As(err, &oom) || errors.Is(err, cuda.ErrOutOfMemory)) && !errors.Is(err, ErrOutOfMemory) {
 		return fmt.Errorf("%w: %w", ErrOutOfMemory, err)
 	}
 	return err
+}
+
+// fatal says whether an engine ends with this error, whatever it was doing: after a panic nothing is sure, and a dead context does nothing any more.
+func fatal(err error) bool {
+	var p *PanicError
+	return errors.As(err, &p) || errors.Is(err, cuda.ErrContextDead)
 }
 
 // dead is the error of every request to an engine that failed of cause.

@@ -14,11 +14,11 @@ import (
 // What a suite does with the fixture: the same text before and after each sleep, and nothing left, also when the test ends in a sleep.
 func TestSleepThroughTheFixture(t *testing.T) {
 	const prompt = "The lighthouse"
-	want := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu"}).GenerateGreedy(prompt, 24).Text
+	want := runner.New(t, runner.Config{Model: fixtures.Bundled()}).GenerateGreedy(prompt, 24).Text
 	for _, core := range []engine.Core{engine.InProcess, engine.ChildProcess} {
 		for _, level := range []int{1, 2} {
 			t.Run(fmt.Sprint(core, " level ", level), func(t *testing.T) {
-				r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Core: core, OffloadBytes: 1 << 20})
+				r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Core: core, OffloadBytes: 1 << 20})
 				assert.Equal(t, want, r.GenerateGreedy(prompt, 24).Text)
 				r.Sleep(level)
 				r.Wake()

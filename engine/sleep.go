@@ -96,6 +96,10 @@ func (c *core) ask(ctx context.Context, what string, check func() error, do func
 		defer context.AfterFunc(c.life, cancel)()
 		defer cancel()
 		err := public(do(ctx))
+		if fatal(err) {
+			c.broken = err // who asked is told with everybody
+			return
+		}
 		c.answers = append(c.answers, func() { result <- err })
 	})
 	c.mu.Unlock()

@@ -38,15 +38,18 @@ func onDevice(hs []ledger.Holding) (device, host int64) {
 	return device, host
 }
 
-func TestSleep(t *testing.T) {
-	g := loadGolden(t)
-	info, err := os.Stat(tinyLlama + "/model.safetensors")
-	require.NoError(t, err)
-	for level, kept := range map[int]int64{1: info.Size(), 2: 0} {
+func TestSleep(t *testing.T) { onDevices(t, testSleep) }
+
+func testSleep(t *testing.T, d testDevice) {
+	g := d.golden(t)
+	for level := 1; level <= 2; level++ {
 		t.Run(fmt.Sprint("level ", level), func(t *testing.T) {
-			e := openTiny(t, Config{Device: "cpu"})
+			e := openTiny(t, Config{Device: d.config})
 			g.check(t, e)
-			before := ledger.ByOwner(e.Holdings())
+			before, kept := bytesOf(e), int64(0)
+			if level == 1 {
+				kept = d.kept(t, e)
+			}
 			for range 3 {
 				require.NoError(t, e.Sleep(t.Context(), level))
 				assert.Equal(t, Sleeping, e.State())
@@ -68,7 +71,7 @@ func TestSleep(t *testing.T) {
 
 				require.NoError(t, e.Wake(t.Context()))
 				assert.Equal(t, Running, e.State())
-				assert.Equal(t, before, ledger.ByOwner(e.Holdings()))
+				assert.Equal(t, before, bytesOf(e))
 				assert.Zero(t, e.Stats().SleepLevel)
 				out, err := e.Generate(t.Context(), g.requests()...)
 				require.NoError(t, err)
@@ -80,22 +83,26 @@ func TestSleep(t *testing.T) {
 	}
 }
 
-func TestWakeInParts(t *testing.T) {
-	g := loadGolden(t)
+func TestWakeInParts(t *testing.T) { onDevices(t, testWakeInParts) }
+
+func testWakeInParts(t *testing.T, d testDevice) {
+	g := d.golden(t)
 	for _, level := range []int{1, 2} {
 		for _, tags := range [][2]string{{TagWeights, TagKVCache}, {TagKVCache, TagWeights}} {
 			t.Run(fmt.Sprint(level, tags), func(t *testing.T) {
-				e := openTiny(t, Config{Device: "cpu"})
-				full := ledger.ByOwner(e.Holdings())
+				e := openTiny(t, Config{Device: d.config})
+				full := bytesOf(e)
+				awake, staged := onDevice(e.Holdings())
 				require.NoError(t, e.Sleep(t.Context(), level))
 				require.NoError(t, e.Wake(t.Context(), tags[0]))
 				require.NoError(t, e.Wake(t.Context(), tags[0]), "again is nothing")
 				assert.Equal(t, Sleeping, e.State())
-				device, _ := onDevice(e.Holdings())
+				device, host := onDevice(e.Holdings())
 				if tags[0] == TagKVCache {
 					assert.Equal(t, full["kv_cache"], device)
 				} else {
-					assert.Equal(t, full["weights"]+full["rope"]+full["workspace"], device)
+					assert.Equal(t, awake-full["kv_cache"], device)
+					assert.Equal(t, staged, host, "nothing is kept beside")
 				}
 				assert.Equal(t, tags[0] != TagWeights, e.Stats().WeightsAsleep)
 				assert.Equal(t, tags[0] != TagKVCache, e.Stats().KVCacheAsleep)
@@ -108,7 +115,7 @@ func TestWakeInParts(t *testing.T) {
 				require.NoError(t, e.Wake(t.Context(), tags[0]))
 				require.NoError(t, e.Wake(t.Context(), tags[1]))
 				assert.Equal(t, Running, e.State())
-				assert.Equal(t, full, ledger.ByOwner(e.Holdings()))
+				assert.Equal(t, full, bytesOf(e))
 				g.check(t, e)
 			})
 		}
@@ -116,13 +123,15 @@ func TestWakeInParts(t *testing.T) {
 }
 
 // A deeper sleep drops what a lighter one kept; a lighter one after it brings nothing back.
-func TestSleepDeeper(t *testing.T) {
-	g := loadGolden(t)
-	e := openTiny(t, Config{Device: "cpu"})
+func TestSleepDeeper(t *testing.T) { onDevices(t, testSleepDeeper) }
+
+func testSleepDeeper(t *testing.T, d testDevice) {
+	g := d.golden(t)
+	e := openTiny(t, Config{Device: d.config})
 	require.NoError(t, e.Sleep(t.Context(), 1))
-	require.NotEmpty(t, e.Holdings())
+	require.NotEmpty(t, bytesOf(e))
 	require.NoError(t, e.Sleep(t.Context(), 2))
-	assert.Empty(t, e.Holdings())
+	assert.Empty(t, bytesOf(e))
 	require.NoError(t, e.Sleep(t.Context(), 1))
 	assert.Equal(t, 2, e.Stats().SleepLevel)
 
@@ -135,8 +144,10 @@ func TestSleepDeeper(t *testing.T) {
 	g.check(t, e)
 }
 
-func TestSleepEndsWhatRuns(t *testing.T) {
-	e := openTiny(t, Config{Device: "cpu"})
+func TestSleepEndsWhatRuns(t *testing.T) { onDevices(t, testSleepEndsWhatRuns) }
+
+func testSleepEndsWhatRuns(t *testing.T, d testDevice) {
+	e := openTiny(t, Config{Device: d.config})
 	type result struct {
 		outs []Output
 		err  error
@@ -159,32 +170,32 @@ func TestSleepEndsWhatRuns(t *testing.T) {
 	}
 	assert.Equal(t, 3, e.Stats().Aborted)
 	require.NoError(t, e.Wake(t.Context()))
-	loadGolden(t).check(t, e)
+	d.golden(t).check(t, e)
 }
 
 // A wake that fails, wherever it fails, leaves a sleeping engine that holds what it held; the next wake works.
-func TestWakeIsTransactional(t *testing.T) {
-	g := loadGolden(t)
+func TestWakeIsTransactional(t *testing.T) { onDevices(t, testWakeIsTransactional) }
+
+func testWakeIsTransactional(t *testing.T, d testDevice) {
+	g := d.golden(t)
 	for _, level := range []int{1, 2} {
-		for _, f := range []Fault{
-			{Point: FaultLoad, After: 1},     // once in Open
-			{Point: FaultAllocate, After: 4}, // Open has weights, rope, workspace, kv_cache
-			{Point: FaultAllocate, After: 5},
-			{Point: FaultAllocate, After: 6},
-			{Point: FaultAllocate, After: 7},
-		} {
+		faults := []Fault{{Point: FaultLoad, After: 1}} // once in Open
+		for i := range d.opens {                        // a wake allocates what Open does
+			faults = append(faults, Fault{Point: FaultAllocate, After: len(d.opens) + i})
+		}
+		for _, f := range faults {
 			for _, f.Action = range []FaultAction{ActError, ActOOM} {
 				t.Run(fmt.Sprint(level, f.Point, f.After, f.Action), func(t *testing.T) {
-					e := openTiny(t, Config{Device: "cpu", Faults: []Fault{f}})
+					e := openTiny(t, Config{Device: d.config, Faults: []Fault{f}})
 					require.NoError(t, e.Sleep(t.Context(), level))
-					asleep := e.Holdings()
+					asleep := bytesOf(e)
 					err := e.Wake(t.Context())
 					require.ErrorIs(t, err, ErrInjected)
 					assert.Equal(t, f.Action == ActOOM, errors.Is(err, ErrOutOfMemory))
 					assert.Equal(t, 1, e.Faults()[0].Fired)
 					assert.Equal(t, Sleeping, e.State())
 					assert.NoError(t, e.Err())
-					assert.Equal(t, ledger.ByOwner(asleep), ledger.ByOwner(e.Holdings()))
+					assert.Equal(t, asleep, bytesOf(e))
 					device, _ := onDevice(e.Holdings())
 					assert.Zero(t, device)
 					assert.True(t, e.Stats().WeightsAsleep && e.Stats().KVCacheAsleep)
@@ -199,31 +210,39 @@ func TestWakeIsTransactional(t *testing.T) {
 }
 
 // A release step that fails in Sleep: the engine sleeps, its error and Holdings name the memory, and Wake tries again first.
-func TestSleepReleaseFails(t *testing.T) {
-	g := loadGolden(t)
-	for after, owner := range []string{"kv_cache", "workspace", "rope", "weights", "weights"} {
+func TestSleepReleaseFails(t *testing.T) { onDevices(t, testSleepReleaseFails) }
+
+func testSleepReleaseFails(t *testing.T, d testDevice) {
+	g := d.golden(t)
+	releases := []string{"kv_cache", "workspace", "rope", "weights", "weights"} // matrices are files, norms are not
+	if d.pkg == "cudarunner" {
+		releases = []string{"kv_cache", "staging", "staging", "workspace", "rope", "weights"}
+	}
+	for after, owner := range releases {
 		t.Run(fmt.Sprint(owner, after), func(t *testing.T) {
-			e := openTiny(t, Config{Device: "cpu", Faults: []Fault{{Point: FaultShutdown, Action: ActError, After: after}}})
-			full := ledger.ByOwner(e.Holdings())
+			e := openTiny(t, Config{Device: d.config, Faults: []Fault{{Point: FaultShutdown, Action: ActError, After: after}}})
+			full := bytesOf(e)
 			err := e.Sleep(t.Context(), 2)
 			require.ErrorIs(t, err, ErrInjected)
-			assert.ErrorContains(t, err, "engine: asleep, but not all memory was given back: modelrunner: releasing "+owner)
+			assert.ErrorContains(t, err, "engine: asleep, but not all memory was given back: "+d.pkg+": releasing "+owner)
 			assert.Equal(t, Sleeping, e.State())
-			held := ledger.ByOwner(e.Holdings())
+			held := bytesOf(e)
 			require.Len(t, held, 1)
 			assert.Positive(t, held[owner])
 			require.NoError(t, e.Wake(t.Context()))
-			assert.Equal(t, full, ledger.ByOwner(e.Holdings()))
+			assert.Equal(t, full, bytesOf(e))
 			g.check(t, e)
 		})
 	}
 }
 
-func TestCheckpointVanishesInSleep(t *testing.T) {
+func TestCheckpointVanishesInSleep(t *testing.T) { onDevices(t, testCheckpointVanishesInSleep) }
+
+func testCheckpointVanishesInSleep(t *testing.T, d testDevice) {
 	dir := t.TempDir() + "/model"
 	require.NoError(t, os.CopyFS(dir, os.DirFS(tinyLlama)))
 	for level := range 2 {
-		e := openTiny(t, Config{Device: "cpu", Model: dir})
+		e := openTiny(t, Config{Device: d.config, Model: dir})
 		require.NoError(t, e.Sleep(t.Context(), level+1))
 		require.NoError(t, os.Rename(dir, dir+"-away"))
 		err := e.Wake(t.Context())
@@ -234,18 +253,20 @@ func TestCheckpointVanishesInSleep(t *testing.T) {
 			require.ErrorAs(t, err, &wrong)
 			assert.ErrorContains(t, err, "engine: weights not woken: checkpoint: "+dir)
 			assert.Equal(t, Sleeping, e.State())
-			assert.Empty(t, e.Holdings())
+			assert.Empty(t, bytesOf(e))
 		}
 		require.NoError(t, os.Rename(dir+"-away", dir))
 		require.NoError(t, e.Wake(t.Context()))
-		loadGolden(t).check(t, e)
+		d.golden(t).check(t, e)
 	}
 }
 
-func TestShutdownFromSleep(t *testing.T) {
+func TestShutdownFromSleep(t *testing.T) { onDevices(t, testShutdownFromSleep) }
+
+func testShutdownFromSleep(t *testing.T, d testDevice) {
 	for _, level := range []int{1, 2} {
 		for _, woken := range [][]string{nil, {TagWeights}, {TagKVCache}} {
-			e := openTiny(t, Config{Device: "cpu", OffloadBytes: 1 << 20})
+			e := openTiny(t, Config{Device: d.config, OffloadBytes: 1 << 20})
 			require.NoError(t, e.Sleep(t.Context(), level))
 			if woken != nil {
 				require.NoError(t, e.Wake(t.Context(), woken...))
@@ -285,20 +306,29 @@ func TestSleepRefusals(t *testing.T) {
 }
 
 // A panic while it wakes is the engine's end like any other; Shutdown gives everything back.
-func TestWakePanics(t *testing.T) {
-	for after := 4; after <= 7; after++ {
-		e := openTiny(t, Config{Device: "cpu", Faults: []Fault{{Point: FaultAllocate, Action: ActPanic, After: after}}})
+func TestWakePanics(t *testing.T) { onDevices(t, testWakePanics) }
+
+func testWakePanics(t *testing.T, d testDevice) {
+	for i := range d.opens {
+		after := len(d.opens) + i
+		e := openTiny(t, Config{Device: d.config, Faults: []Fault{{Point: FaultAllocate, Action: ActPanic, After: after}}})
 		require.NoError(t, e.Sleep(t.Context(), 2))
 		err := e.Wake(t.Context())
 		assert.ErrorIs(t, err, ErrEngineDead)
-		assert.ErrorContains(t, err, "panic during waking up: engine: injected fault at allocate")
+		where := "waking up"
+		if d.pkg == "cudarunner" {
+			where = "work on the GPU's thread"
+		}
+		assert.ErrorContains(t, err, "panic during "+where+": engine: injected fault at allocate")
 		assert.Equal(t, Failed, e.State())
 	}
 }
 
 // A wake that hangs: the caller's context ends its wait, and Shutdown the hang.
-func TestWakeHangs(t *testing.T) {
-	e := openTiny(t, Config{Device: "cpu", Faults: []Fault{{Point: FaultAllocate, Action: ActHang, After: 5}}})
+func TestWakeHangs(t *testing.T) { onDevices(t, testWakeHangs) }
+
+func testWakeHangs(t *testing.T, d testDevice) {
+	e := openTiny(t, Config{Device: d.config, Faults: []Fault{{Point: FaultAllocate, Action: ActHang, After: len(d.opens) + 1}}})
 	require.NoError(t, e.Sleep(t.Context(), 1))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
@@ -309,9 +339,11 @@ func TestWakeHangs(t *testing.T) {
 }
 
 // Everybody sleeps, wakes and asks at once: every error is a known one, and the engine is whole in the end.
-func TestSleepUnderLoad(t *testing.T) {
-	g := loadGolden(t)
-	e := openTiny(t, Config{Device: "cpu", OffloadBytes: 1 << 20, KVCacheBytes: 60 * 16 * 1024, MaxModelLen: 160})
+func TestSleepUnderLoad(t *testing.T) { onDevices(t, testSleepUnderLoad) }
+
+func testSleepUnderLoad(t *testing.T, d testDevice) {
+	g := d.golden(t)
+	e := openTiny(t, Config{Device: d.config, OffloadBytes: 1 << 20, KVCacheBytes: 60 * 16 * 1024, MaxModelLen: 160})
 	end := time.Now().Add(300 * time.Millisecond)
 	var wg sync.WaitGroup
 	answered, refused := make([]int, 6), make([]int, 6)
@@ -387,24 +419,31 @@ func TestSleepQueuedBeforeWake(t *testing.T) {
 
 // tight is a runner whose device somebody else fills meanwhile.
 type tight struct {
-	*modelrunner.CPU
+	sleeper
 	free atomic.Int64 // 0: what there is
+}
+
+type sleeper interface {
+	modelrunner.Runner
+	modelrunner.Sleeper
 }
 
 func (r *tight) FreeMemory() (free, total int64, err error) {
 	if n := r.free.Load(); n > 0 {
 		return n, 1 << 30, nil
 	}
-	return r.CPU.FreeMemory()
+	return r.sleeper.FreeMemory()
 }
 
-func TestWakeNeedsTheMemory(t *testing.T) {
+func TestWakeNeedsTheMemory(t *testing.T) { onDevices(t, testWakeNeedsTheMemory) }
+
+func testWakeNeedsTheMemory(t *testing.T, d testDevice) {
 	for _, level := range []int{1, 2} {
 		r := &tight{}
-		e, err := open(t.Context(), Config{Model: tinyLlama, Device: "cpu", Logger: quiet, KVCacheBytes: 1 << 20}, func(c *core) (model, error) {
+		e, err := open(t.Context(), Config{Model: tinyLlama, Device: d.config, Logger: quiet, KVCacheBytes: 1 << 20}, func(c *core) (model, error) {
 			m, err := loadCheckpoint(c)
 			if err == nil {
-				r.CPU = m.runner.(*modelrunner.CPU)
+				r.sleeper = m.runner.(sleeper)
 				m.runner = r
 			}
 			return m, err
@@ -412,15 +451,15 @@ func TestWakeNeedsTheMemory(t *testing.T) {
 		require.NoError(t, err)
 		shutdownAfter(t, e)
 		require.NoError(t, e.Sleep(t.Context(), level))
-		asleep := ledger.ByOwner(e.Holdings())
+		asleep := bytesOf(e)
 		r.free.Store(1 << 19)
 		err = e.Wake(t.Context())
 		require.ErrorIs(t, err, ErrOutOfMemory)
 		assert.EqualError(t, err, "engine: KV cache not woken: engine: out of device memory: the KV cache has 1.0 MiB, and 512.0 KiB of 1.0 GiB are free")
-		assert.Equal(t, asleep, ledger.ByOwner(e.Holdings()), "the weights sleep again")
+		assert.Equal(t, asleep, bytesOf(e), "the weights sleep again")
 		assert.Equal(t, Sleeping, e.State())
 		r.free.Store(0)
 		require.NoError(t, e.Wake(t.Context()))
-		loadGolden(t).check(t, e)
+		d.golden(t).check(t, e)
 	}
 }

@@ -181,7 +181,7 @@ func TestTwoDevicesSleep(t *testing.T) {
 
 // KV blocks go to host memory with what each device has of them.
 func TestTwoDevicesOffload(t *testing.T) {
-	want := expected(t)
+	want := expected(t, onCPU)
 	twoDevices(t, Config{OffloadBytes: 4 << 20, KVCacheBytes: 24 * 16 * 1024 / 2, MaxModelLen: 160}, func(t *testing.T, e *Engine) {
 		assert.Equal(t, (4<<20)/(16*1024), e.Stats().OffloadBlocks, "of both devices' parts")
 		assert.Equal(t, want, ask12(t, e).Completions[0].TokenIDs)

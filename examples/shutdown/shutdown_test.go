@@ -243,7 +243,6 @@ func TestStartupError(t *testing.T) {
 
 func TestSleep(t *testing.T) {
 	everywhere(t, "sleep: fail, wake, work", func(t *testing.T, cfg engine.Config) {
-		cfg.Device = "cpu" // no other device sleeps, or lends host memory to its KV cache, yet
 		r, e := start(t, cfg)
 		before := r.GenerateGreedy("The lighthouse", 20).Text
 		for level := 1; level <= 2; level++ {
@@ -257,7 +256,6 @@ func TestSleep(t *testing.T) {
 		gone(t, r)
 	})
 	everywhere(t, "sleep: shut down asleep", func(t *testing.T, cfg engine.Config) {
-		cfg.Device = "cpu"
 		r, e := start(t, cfg)
 		require.NoError(t, e.Sleep(t.Context(), 1))
 		gone(t, r)
@@ -272,7 +270,7 @@ func TestSleep(t *testing.T) {
 		gone(t, r)
 	})
 	everywhere(t, "reset: with offloads under way", func(t *testing.T, cfg engine.Config) {
-		cfg.Device, cfg.OffloadBytes, cfg.KVCacheBytes = "cpu", 64<<20, cfg.KVCacheBytes/2
+		cfg.OffloadBytes, cfg.KVCacheBytes = 64<<20, cfg.KVCacheBytes/2
 		r, e := start(t, cfg)
 		for i := range 4 { // more than the device has room for
 			req := some(200)

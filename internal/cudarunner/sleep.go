@@ -64,11 +64,6 @@ func (r *Runner) save() error {
 		return nil
 	}
 	n := r.weights.Size()
-	if hook := r.options.Hooks.Allocate; hook != nil {
-		if err := hook(weights, n); err != nil {
-			return fmt.Errorf("cudarunner: the weights stay on the device: %w", err)
-		}
-	}
 	host, err := r.worker.AllocPinned(weights, n)
 	if err != nil {
 		return fmt.Errorf("cudarunner: the weights stay on the device: %w", err)

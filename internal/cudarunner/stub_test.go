@@ -37,7 +37,7 @@ func openDir(t *testing.T, v cuda.Device, dir string, o Options) (*Runner, error
 	t.Helper()
 	ckpt, err := checkpoint.Open(dir)
 	require.NoError(t, err)
-	o.Device, o.PTX = v, true // as it was: half of the tests
+	o.Device, o.PTX = v, true
 	return New(ckpt, o)
 }
 
