@@ -283,15 +283,12 @@ func measured(t *testing.T) string {
 	if dir == "" {
 		return fixtures.Bundled()
 	}
-	if dir = filepath.Join(dir, "llama-1b"); !isDir(dir) {
+	dir = filepath.Join(dir, "llama-1b")
+	if _, err := os.Stat(filepath.Join(dir, "config.json")); err != nil {
+		require.NoError(t, os.MkdirAll(dir, 0o755))
 		require.NoError(t, fixtures.WriteCheckpoint(dir, fixtures.Shape1B()))
 	}
 	return dir
-}
-
-func isDir(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
 }
 
 func mib(n int64) float64 { return float64(n) / (1 << 20) }
