@@ -115,7 +115,7 @@ func TestTwoGPUsSleep(t *testing.T) {
 }
 
 func TestTwoGPUsOffload(t *testing.T) {
-	want := expected(t)
+	want := expected(t, onCPU)
 	twoGPUs(t, Config{OffloadBytes: 4 << 20, KVCacheBytes: 24 * 16 * 1024 / 2, MaxModelLen: 160}, func(t *testing.T, e *Engine) {
 		assert.Equal(t, want, ask12(t, e).Completions[0].TokenIDs)
 		quietTransfers(t, e)
