@@ -7,6 +7,7 @@ import (
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/cuda/kernels"
 	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/internal/cudarunner"
 )
 
 // gpuReport is what `enginetest gpus` prints: the devices, and what the engine uses of them.
@@ -23,8 +24,16 @@ type cudaReport struct {
 	Driver  string         `json:"driver,omitempty"`
 	Version string         `json:"version,omitempty"` // of CUDA, that the driver supports
 	Devices []kernelReport `json:"devices,omitempty"`
-	// Libraries that the engine could do without: those that it uses when they are there, and the one that it does not use.
-	CUBLASLt string `json:"cublaslt,omitempty"`
+	// Libraries of NVIDIA's that are never required.
+	NCCL     *libraryReport `json:"nccl,omitempty"`
+	CUBLASLt string         `json:"cublaslt,omitempty"`
+}
+
+// libraryReport is a library that was looked for.
+type libraryReport struct {
+	Library string `json:"library,omitempty"`
+	Version string `json:"version,omitempty"`
+	Error   string `json:"error,omitempty"` // why there is none
 }
 
 // kernelReport says which of the package's kernel images a device gets.
@@ -56,6 +65,10 @@ func inspectCUDA() cudaReport {
 		k.Compiled = strings.HasSuffix(k.Kernels, ".ptx")
 		r.Devices = append(r.Devices, k)
 	}
+	r.NCCL = &libraryReport{}
+	if r.NCCL.Library, r.NCCL.Version, err = cudarunner.FindNCCL(); err != nil {
+		r.NCCL.Error = err.Error()
+	}
 	return r
 }
 
@@ -75,6 +88,11 @@ func (r cudaReport) String() string {
 		default:
 			fmt.Fprintf(&b, "compute capability %s: %s", k.Capability, k.Kernels)
 		}
+	}
+	if n := r.NCCL; n.Error != "" {
+		fmt.Fprintf(&b, "\n     NCCL: not used: %s", strings.TrimPrefix(n.Error, cudarunner.ErrNoNCCL.Error()+": "))
+	} else {
+		fmt.Fprintf(&b, "\n     NCCL: %s (%s)", n.Version, n.Library)
 	}
 	fmt.Fprintf(&b, "\n     cuBLASLt: %s", r.CUBLASLt)
 	return b.String()
