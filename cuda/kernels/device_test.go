@@ -271,7 +271,9 @@ func (r *run) compare(b *buffer, d dtype, want []float64, width int, tolerance f
 
 func (r *run) judge(name string, got, want []float64, width int, tolerance float64) {
 	ratio, row := worst(got, want, width)
-	r.largest = max(r.largest, ratio/tolerance)
+	if ratio > 0 {
+		r.largest = max(r.largest, ratio/tolerance)
+	}
 	if !(ratio <= tolerance) {
 		n := min(8, width)
 		r.fault("%s: row %d: ‖out-ref‖/‖ref‖ is %.3g, want at most %.3g; it begins %.5g, want %.5g", name, row, ratio, tolerance, got[row*width:][:n], want[row*width:][:n])

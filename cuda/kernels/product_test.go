@@ -284,7 +284,7 @@ func (r *run) productTo(d dtype, x, w matrix, parts, mode, act int, bias bool, l
 
 func (p *product) judge(r *run) {
 	if p.out == nil {
-		r.nearActivation(p.act, p.gated, p.gated.cols, 4*sum(p.cols)) // silu'(x) is at most 1.1, and both factors have errors
+		r.nearActivation(p.act, p.gated, p.gated.cols, 4*sum(p.cols)) // both factors have errors, and the larger ones meet
 		return
 	}
 	var all []float64

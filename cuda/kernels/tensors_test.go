@@ -19,12 +19,12 @@ const (
 // Tolerances of ‖out-ref‖ / ‖ref‖ of a row. The reference is computed in float64 from the very values that the kernel reads, so what is left is the kernel's own rounding:
 //
 //   - few operations in float32: 8 units of 2^-24; rsqrt.approx and ex2.approx are within 2^-22 by the PTX manual, div.full within 2 units in the last place;
-//   - sums of n products in float32: each addition rounds by up to one unit of the partial sum, and the errors add up like a random walk: sqrt(n) units of 2^-24, times 4.
-//     Tensor cores cut off instead of rounding (one bit more kept): a drift of up to n/16 units, of which terms of random signs show little;
+//   - sums of n products in float32: each addition rounds by up to one unit of the partial sum, and the errors add up like a random walk: sqrt(n) units of 2^-24.
+//     Tensor cores cut off instead of rounding, a little further down: of terms of random signs that shows no more;
 //   - a result stored in 16 bits: its unit roundoff more; as two panels, the unit squared, which for float16 is cut off at 2^-25 absolute.
 const few = 8 * 0x1p-24
 
-func sum(n int) float64 { return few + 4*math.Sqrt(float64(n))*0x1p-24 }
+func sum(n int) float64 { return few + math.Sqrt(float64(n))*0x1p-24 }
 
 // stored is the tolerance of a result with this error when it is kept in a type and mode.
 func stored(d dtype, mode int, tolerance float64) float64 {
@@ -32,7 +32,7 @@ func stored(d dtype, mode int, tolerance float64) float64 {
 	case d == f32 || mode == plain:
 		return tolerance
 	case mode == split:
-		return tolerance + 2*d.unit()*d.unit()
+		return tolerance + d.unit()*d.unit()
 	}
 	return tolerance + d.unit()
 }
