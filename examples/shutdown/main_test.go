@@ -2,7 +2,7 @@
 // that an engine can be, on one device and on two that share the model, and after each the proof that it is gone. It prints a table of its verdicts.
 //
 // The engine runs on GPUs when there are some, else on the CPU, which emulates two devices: nothing here knows. With one GPU the rows of two are
-// skipped. What a server does upon SIGTERM and SIGINT belongs to the server's own tests.
+// skipped. What an HTTP server does upon SIGTERM and SIGINT belongs to that server's own tests.
 //
 //	go test ./examples/shutdown                             # 5 deaths at random moments of each kind, 10 engines in sequence
 //	ENGINETEST_LONG=1 go test -timeout 20m ./examples/shutdown # 200, and 50
@@ -32,6 +32,9 @@ var _ runner.Forker = (*engine.Engine)(nil) // so the teardown looks for the cor
 func TestMain(m *testing.M) {
 	if os.Getenv(envVictim) != "" {
 		victim() // does not return
+	}
+	if text := os.Getenv(envProgram); text != "" {
+		os.Exit(serve(text))
 	}
 	gpus() // before anything is measured: it opens the driver
 	code := m.Run()
