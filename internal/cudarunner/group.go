@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/internal/checkpoint"
@@ -13,6 +14,9 @@ import (
 
 // AllReduce is how the ranks of a group add up their partial sums.
 type AllReduce string
+
+// AllReduceEnv is the environment variable that says how, when [Options] do not.
+const AllReduceEnv = "ENGINETEST_ALL_REDUCE"
 
 // The ways to reduce. All give the same bits for two ranks.
 const (
@@ -88,7 +92,7 @@ func newLink(devices []cuda.Device, o Options) (*link, error) {
 			}
 		}
 	}
-	switch o.AllReduce {
+	switch how := cmp.Or(o.AllReduce, AllReduce(os.Getenv(AllReduceEnv))); how {
 	case Automatic, Own:
 	case NCCL:
 		if l.shared {
@@ -100,7 +104,7 @@ func newLink(devices []cuda.Device, o Options) (*link, error) {
 		}
 		l.nccl, l.ncclFrom = &communicators{lib: lib}, 1
 	default:
-		return nil, fmt.Errorf("cudarunner: AllReduce %q, want %q, %q or %q", o.AllReduce, Automatic, Own, NCCL)
+		return nil, fmt.Errorf("cudarunner: AllReduce %q, want %q, %q or %q", how, Automatic, Own, NCCL)
 	}
 	if o.linked != nil {
 		o.linked(l)

@@ -182,6 +182,16 @@ func (l *link) Mend() {
 	l.broken.Store(false)
 }
 
+// Waiting says whether a rank has queued its step and waits for the device, as one does whose kernels wait for another rank.
+func (l *link) Waiting(rank int) bool {
+	r := l.runners[rank]
+	if r == nil {
+		return false
+	}
+	_, call := r.worker.Busy()
+	return call == "cuStreamSynchronize"
+}
+
 // settle ends a rank's step. A kernel that gave up waiting ends like others: the mailbox tells. After a failure nothing that the rank has queued may still write to
 // the others when they go on.
 func (r *Runner) settle(err *error) {
