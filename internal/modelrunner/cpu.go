@@ -201,7 +201,7 @@ func (r *CPU) AllocateKV(blocks int) error {
 	if perBlock := r.KVBytesPerBlock(); blocks <= 0 || int64(blocks) > math.MaxInt32/int64(r.options.BlockSize) || int64(blocks) > math.MaxInt/perBlock {
 		return fmt.Errorf("modelrunner: AllocateKV(%d): want a number of blocks above 0 whose slots fit in an int32", blocks)
 	}
-	if err := r.releaseStale(); err != nil {
+	if err := r.parts.Retry(); err != nil { // what Sleep could not release
 		return err
 	}
 	memory, err := r.floats(kvOwner, int(r.KVBytesPerBlock()/4)*blocks)

@@ -38,7 +38,7 @@ func (r *CPU) WakeWeights() (err error) {
 	if r.work.x != nil {
 		return nil
 	}
-	if err := r.releaseStale(); err != nil {
+	if err := r.parts.Retry(); err != nil { // what Sleep could not release
 		return err
 	}
 	kept := r.files != nil
@@ -49,27 +49,16 @@ func (r *CPU) WakeWeights() (err error) {
 		}
 	}()
 	if !kept {
-		if err := r.reopen(); err != nil {
+		ckpt, err := r.source.Reopen()
+		if err != nil {
 			return err
 		}
+		r.adopt(ckpt)
 	}
 	if err := r.load(); err != nil {
 		return err
 	}
 	woken = true
-	return nil
-}
-
-// releaseStale tries once more to release what Sleep could not.
-func (r *CPU) releaseStale() error { return r.parts.Retry() }
-
-// reopen opens the checkpoint again, which must not have changed.
-func (r *CPU) reopen() error {
-	ckpt, err := r.source.Reopen()
-	if err != nil {
-		return err
-	}
-	r.adopt(ckpt)
 	return nil
 }
 
