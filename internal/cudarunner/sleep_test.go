@@ -203,7 +203,7 @@ func TestCopyFails(t *testing.T) {
 	s, v := stubDevice(t)
 	refuse := true
 	r := openOn(t, v, s, fixtures.Bundled(), Options{Hooks: modelrunner.Hooks{Allocate: func(owner string, n int64) error {
-		if refuse && owner == "staging" && n == 16*6144 {
+		if refuse && owner == "staging" && n == slots*16*6144 {
 			return errors.New("planted")
 		}
 		return nil

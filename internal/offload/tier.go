@@ -1,6 +1,7 @@
 package offload
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,9 @@ import (
 
 	"github.com/enginetest/enginetest/internal/kvcache"
 )
+
+// parallel is how many stores, or blocks of one load, are under way at once: a device may take them together.
+const parallel = 4
 
 // Tier moves blocks between a device and a [Connector]. Its methods are for one goroutine, the engine's loop; the transfers run in others.
 type Tier struct {
@@ -25,7 +29,7 @@ type Tier struct {
 	queue    []*transfer   // stores to be done
 	active   []*transfer   // under way, or hanging after they were given up
 	settled  []*transfer   // to be taken notice of
-	storer   bool          // the goroutine of the stores runs
+	storers  int           // goroutines that store
 	live     int           // goroutines
 	idle     chan struct{} // closed when there is none; nil when nobody waits for it
 	outOfUse error
@@ -40,9 +44,10 @@ type transfer struct {
 	began  time.Time
 	over   bool // is or was in Tier.settled, or nobody wants it; guarded by Tier.mu
 	err    error
-	loaded int // blocks, in a row from the first
+	whole  []bool // each block; guarded by Tier.mu, as loaded
+	loaded int    // blocks, in a row from the first
 
-	device  sync.Mutex // held while device memory is touched
+	device  sync.RWMutex // read while device memory is touched
 	givenUp bool
 	stop    context.CancelFunc
 }
@@ -56,15 +61,15 @@ func (x *transfer) String() string {
 
 // touch runs a copy from or to device memory, unless the transfer was given up.
 func (x *transfer) touch(copied func() error) error {
-	x.device.Lock()
-	defer x.device.Unlock()
+	x.device.RLock()
+	defer x.device.RUnlock()
 	if x.givenUp {
 		return errGivenUp
 	}
 	return copied()
 }
 
-// giveUp returns when the transfer cannot touch device memory any more: at the latest when the copy of one block ends.
+// giveUp returns when the transfer cannot touch device memory any more: at the latest when the copies of the blocks under way end.
 func (x *transfer) giveUp() {
 	x.device.Lock()
 	x.givenUp = true
@@ -91,7 +96,7 @@ func (t *Tier) Offer(keys []Key, blocks []int32) {
 		if t.storing[key] != nil || t.conn.Has(key) {
 			continue
 		}
-		x := &transfer{store: true, keys: []Key{key}, blocks: []int32{blocks[i]}, began: time.Now()}
+		x := &transfer{store: true, keys: []Key{key}, blocks: []int32{blocks[i]}, began: time.Now(), whole: make([]bool, 1)}
 		if !t.enqueue(x) {
 			return
 		}
@@ -108,8 +113,8 @@ func (t *Tier) enqueue(x *transfer) bool {
 		return false
 	}
 	t.queue = append(t.queue, x)
-	if !t.storer {
-		t.storer = true
+	if t.storers < parallel {
+		t.storers++
 		t.live++
 		go t.runStores()
 	}
@@ -133,7 +138,7 @@ func (t *Tier) Match(keys []Key) int {
 // blocks until then, or until the returned function, which gives the load up, has returned: then done is not called.
 func (t *Tier) Load(keys []Key, blocks []int32, done func(loaded int)) (giveUp func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	x := &transfer{keys: slices.Clone(keys), blocks: slices.Clone(blocks), done: done, began: time.Now(), stop: cancel}
+	x := &transfer{keys: slices.Clone(keys), blocks: slices.Clone(blocks), done: done, began: time.Now(), stop: cancel, whole: make([]bool, len(keys))}
 	t.mu.Lock()
 	t.active = append(t.active, x)
 	t.live++
@@ -158,7 +163,7 @@ func (t *Tier) runStores() {
 	for {
 		t.mu.Lock()
 		if len(t.queue) == 0 || t.outOfUse != nil {
-			t.storer = false
+			t.storers--
 			t.ended()
 			t.mu.Unlock()
 			return
@@ -194,38 +199,64 @@ func (t *Tier) ended() {
 	}
 }
 
-// move calls the connector. A panic of its is an error.
-func (t *Tier) move(ctx context.Context, x *transfer) (err error) {
+// move does a transfer: the blocks of a load side by side, and none behind one that failed.
+func (t *Tier) move(ctx context.Context, x *transfer) error {
+	var wg sync.WaitGroup
+	errs, next, end := make([]error, len(x.keys)), 0, len(x.keys) // guarded by t.mu
+	take := func() (i int, ok bool) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		i, ok = next, next < end
+		next++
+		return i, ok
+	}
+	moved := func(i int, err error) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if errs[i] = err; err != nil {
+			end = min(end, i)
+			return
+		}
+		for x.whole[i] = true; x.loaded < len(x.whole) && x.whole[x.loaded]; {
+			x.loaded++
+		}
+	}
+	for range min(parallel, len(x.keys)) {
+		wg.Go(func() {
+			for i, ok := take(); ok; i, ok = take() {
+				moved(i, t.moveBlock(ctx, x, i))
+			}
+		})
+	}
+	wg.Wait()
+	return cmp.Or(errs...)
+}
+
+// moveBlock calls the connector. A panic of its is an error.
+func (t *Tier) moveBlock(ctx context.Context, x *transfer, i int) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("offload: panic in %s: %v", x, v)
 		}
 	}()
-	for i, key := range x.keys {
-		block, whole := x.blocks[i], false
-		copied := func(move func(int32, []byte) error) func([]byte) error {
-			return func(b []byte) error {
-				return x.touch(func() error {
-					err := move(block, b)
-					whole = err == nil
-					return err
-				})
-			}
+	whole := false
+	copied := func(move func(int32, []byte) error) func([]byte) error {
+		return func(b []byte) error {
+			return x.touch(func() error {
+				err := move(x.blocks[i], b)
+				whole = err == nil
+				return err
+			})
 		}
-		if x.store {
-			err = t.conn.Store(ctx, key, copied(t.device.ReadKV))
-		} else {
-			err = t.conn.Load(ctx, key, copied(t.device.WriteKV))
-		}
-		if err != nil {
-			return err
-		}
-		if !x.store && !whole {
-			return fmt.Errorf("offload: %s: the connector gave no block", x)
-		}
-		x.device.Lock()
-		x.loaded++
-		x.device.Unlock()
+	}
+	if x.store {
+		return t.conn.Store(ctx, x.keys[i], copied(t.device.ReadKV))
+	}
+	if err := t.conn.Load(ctx, x.keys[i], copied(t.device.WriteKV)); err != nil {
+		return err
+	}
+	if !whole {
+		return fmt.Errorf("offload: %s: the connector gave no block", x)
 	}
 	return nil
 }
@@ -291,9 +322,9 @@ func (t *Tier) Settle() {
 			}
 			continue
 		}
-		x.device.Lock()
+		t.mu.Lock()
 		loaded := x.loaded
-		x.device.Unlock()
+		t.mu.Unlock()
 		t.stats.Loaded += loaded
 		if loaded < len(x.keys) {
 			t.stats.Failed++

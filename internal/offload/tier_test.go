@@ -189,8 +189,21 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
+// failing is a connector that fails to load one block.
+type failing struct {
+	Connector
+	key   Key
+	fault func(context.Context) error
+}
+
+func (f failing) Load(ctx context.Context, key Key, write func([]byte) error) error {
+	if key == f.key {
+		return f.fault(ctx)
+	}
+	return f.Connector.Load(ctx, key, write)
+}
+
 func TestLoadFails(t *testing.T) {
-	loads := 0
 	for name, fault := range map[string]func(context.Context) error{
 		"error": func(context.Context) error { return errors.New("boom") },
 		"panic": func(context.Context) error { panic("boom") },
@@ -202,13 +215,7 @@ func TestLoadFails(t *testing.T) {
 			r := newRig(t, 0)
 			keys, _ := r.compute(4, 10)
 			r.stored()
-			loads = 0
-			r.conn.load = func(ctx context.Context) error {
-				if loads++; loads == 3 {
-					return fault(ctx)
-				}
-				return nil
-			}
+			r.Tier.conn = failing{r.conn, keys[2], fault}
 			got := -1
 			r.Load(keys, []int32{4, 5, 6, 7}, func(n int) { got = n })
 			r.until(func() bool { return got >= 0 })
@@ -276,7 +283,7 @@ func TestHang(t *testing.T) {
 					var busy *BusyError
 					require.ErrorAs(t, err, &busy)
 					assert.ErrorIs(t, err, context.DeadlineExceeded)
-					assert.Regexp(t, `^offload: not idle after \d+ms, transfers under way: 1: (store|load) of .* for \d+ms: context deadline exceeded$`, err.Error())
+					assert.Regexp(t, `^offload: not idle after \d+ms, transfers under way: [1-4]: (store|load) of .* for \d+ms: context deadline exceeded$`, err.Error())
 					assert.Error(t, r.Err())
 				}
 				r.device.mu.Lock()
