@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/enginetest/enginetest/cuda"
@@ -33,6 +34,7 @@ type cudaReport struct {
 type libraryReport struct {
 	Library string `json:"library,omitempty"`
 	Version string `json:"version,omitempty"`
+	Used    bool   `json:"used"`            // by engines of several devices in this environment; their own kernels add up otherwise
 	Error   string `json:"error,omitempty"` // why there is none
 }
 
@@ -65,7 +67,7 @@ func inspectCUDA() cudaReport {
 		k.Compiled = strings.HasSuffix(k.Kernels, ".ptx")
 		r.Devices = append(r.Devices, k)
 	}
-	r.NCCL = &libraryReport{}
+	r.NCCL = &libraryReport{Used: os.Getenv(cudarunner.AllReduceEnv) == string(cudarunner.NCCL)}
 	if r.NCCL.Library, r.NCCL.Version, err = cudarunner.FindNCCL(); err != nil {
 		r.NCCL.Error = err.Error()
 	}
@@ -89,10 +91,13 @@ func (r cudaReport) String() string {
 			fmt.Fprintf(&b, "compute capability %s: %s", k.Capability, k.Kernels)
 		}
 	}
-	if n := r.NCCL; n.Error != "" {
-		fmt.Fprintf(&b, "\n     NCCL: not used: %s", strings.TrimPrefix(n.Error, cudarunner.ErrNoNCCL.Error()+": "))
-	} else {
-		fmt.Fprintf(&b, "\n     NCCL: %s (%s)", n.Version, n.Library)
+	switch n := r.NCCL; {
+	case n.Error != "":
+		fmt.Fprintf(&b, "\n     NCCL: none: %s", strings.TrimPrefix(n.Error, cudarunner.ErrNoNCCL.Error()+": "))
+	case n.Used:
+		fmt.Fprintf(&b, "\n     NCCL: %s (%s), used by engines of several devices", n.Version, n.Library)
+	default:
+		fmt.Fprintf(&b, "\n     NCCL: %s (%s), not used without %s=%s", n.Version, n.Library, cudarunner.AllReduceEnv, cudarunner.NCCL)
 	}
 	fmt.Fprintf(&b, "\n     cuBLASLt: %s", r.CUBLASLt)
 	return b.String()

@@ -26,7 +26,7 @@ func TestInspectCUDA(t *testing.T) {
 	assert.Contains(t, string(data), `"devices":null`, "the inventory's fields are the report's own")
 
 	t.Setenv("ENGINETEST_LIBNCCL", "/no/libnccl.so")
-	assert.Contains(t, inspectCUDA().String(), "NCCL: not used: /no/libnccl.so: cannot open shared object file: No such file or directory")
+	assert.Contains(t, inspectCUDA().String(), "NCCL: none: /no/libnccl.so: cannot open shared object file: No such file or directory")
 	t.Setenv("ENGINETEST_LIBCUDA", "/no/libcuda.so")
 	assert.Equal(t, "CUDA: n/a: no driver: /no/libcuda.so: cannot open shared object file: No such file or directory", inspectCUDA().String())
 }
@@ -41,6 +41,8 @@ func TestCUDAReport(t *testing.T) {
      GPU-1  compute capability 9.0: kernels.sm_90.cubin
      GPU-2  compute capability 10.0: kernels.sm_80.ptx, compiled by the driver when first used
      GPU-3  kernels: the device has compute capability 7.5, want at least 8.0
-     NCCL: 2.28.9 (libnccl.so.2)
+     NCCL: 2.28.9 (libnccl.so.2), not used without ENGINETEST_ALL_REDUCE=nccl
      cuBLASLt: not used`, r.String())
+	r.NCCL.Used = true
+	assert.Contains(t, r.String(), "NCCL: 2.28.9 (libnccl.so.2), used by engines of several devices\n")
 }
