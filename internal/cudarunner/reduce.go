@@ -17,7 +17,7 @@ const (
 	blockFloats  = 4096    // that a block of reduce_blocks has
 	mostFloats   = 8 << 20 // of a message; more are several
 	wordFloats   = 1 << 18 // that go in words of reduce_words at most
-	stackFloats  = 1 << 15 // when ranks share a device: all their blocks have to run at once
+	sharedFloats = 1 << 15 // that, when ranks share a device; and an eighth of a message
 	patience     = time.Minute
 	mailboxOwner = "all_reduce"
 )
@@ -52,13 +52,12 @@ const (
 
 // makeMailbox takes the memory that the other ranks write to, all zero. Every rank's is of the same size.
 func (r *Runner) makeMailbox() error {
-	b := &mailbox{}
-	n := r.work.tokens * r.work.h.kb * 32
-	b.capacity = roundUp(min(n, mostFloats), blockFloats)
-	b.fast = min(b.capacity, wordFloats)
-	if r.link.shared {
-		b.capacity, b.fast = min(b.capacity, 8*stackFloats), min(b.capacity, stackFloats)
+	b, row, most, fast := &mailbox{}, r.work.h.kb*32, mostFloats, wordFloats
+	if r.link.shared { // all blocks have to run at once
+		most, fast = 8*sharedFloats, sharedFloats
 	}
+	b.capacity = roundUp(max(row, min(r.work.tokens*row, most)), blockFloats)
+	b.fast = min(b.capacity, fast)
 	size := len(r.link.runners)
 	flags := roundUp(size*(b.capacity/blockFloats+2)*8, 256)
 	bytes := int64(256 + flags + 2*(size-1)*(8*b.fast+4*b.capacity))
@@ -101,9 +100,6 @@ func (r *Runner) reduce(rows, parts int, bias int64) error {
 		return r.reduceNCCL(rows*ld, parts, bias)
 	}
 	for at, most := 0, b.capacity/ld; at < rows; at += most {
-		if most == 0 {
-			return fmt.Errorf("a row of %d floats, and messages of ranks that share a device have %d", ld, b.capacity)
-		}
 		n, offset := min(most, rows-at)*ld, cuda.DevicePtr(4*at*ld)
 		name, grid, threads := "reduce_words", (n/4+127)/128, 128
 		if n > b.fast {
