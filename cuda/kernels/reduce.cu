@@ -85,9 +85,11 @@ DEV F4 sum_parts(const float* parts, int nparts, u64 stride, u32 i) {
   return v;
 }
 // into adds a product's sum over the ranks, and its bias, to the residual stream.
-DEV void into(float* x, const float* bias, u32 ld, u32 i, F4 v) {
+DEV F4 into(float* x, const float* bias, u32 ld, u32 i, F4 v) {
   if (bias) v = add4(v, loadf4(bias + (i * 4) % ld));
-  *(F4*)(x + (u64)i * 4) = add4(loadf4(x + (u64)i * 4), v);
+  v = add4(loadf4(x + (u64)i * 4), v);
+  *(F4*)(x + (u64)i * 4) = v;
+  return v;
 }
 
 // A rank's part of a product lies in nparts parts, n fours of floats each.
@@ -100,30 +102,72 @@ struct Sum {
   u32 ld, n;
 };
 
-// few: a thread four floats, each with its flag beside it: one way over the link and no fence. Messages of up to c.fast floats.
+// Messages in words: four floats, each with its flag beside it. One way over the link and no fence, for up to c.fast floats.
+DEV void send(const Comm& c, u32 i, u64 epoch, F4 v) {
+  u32 e = (u32)epoch;
+#pragma unroll
+  for (int to = 0; to < MAX_RANKS; to++) {
+    if (to >= c.size || to == c.rank) continue;
+    u8* p = c.words(to, c.box[to], c.rank, epoch) + (u64)i * 32;
+    store_volatile(p, V4{asu(v.x), e, asu(v.y), e});
+    store_volatile(p + 16, V4{asu(v.z), e, asu(v.w), e});
+  }
+}
+// receive adds up what all have sent.
+DEV F4 receive(const Comm& c, u32 i, u64 epoch, F4 own) {
+  F4 sum = own;
+  for (int r = 0; r < c.size; r++) {
+    F4 v = own;
+    if (r != c.rank) {
+      const u8* p = c.words(c.rank, c.own, r, epoch) + (u64)i * 32;
+      V4 lo = await_words(c, r, p, (u32)epoch), hi = await_words(c, r, p + 16, (u32)epoch);
+      v = F4{asf(lo.x), asf(lo.z), asf(hi.x), asf(hi.z)};
+    }
+    sum = r == 0 ? v : add4(sum, v);
+  }
+  return sum;
+}
+
 DEV void reduce_few(const Comm& c, const Sum& a) {
   dependency_wait();
   u64 epoch = c.epoch();
-  u32 i = bid() * ntid() + tid(), e = (u32)epoch;
+  u32 i = bid() * ntid() + tid();
   if (i < a.n) {
-    F4 own = sum_parts(a.parts, a.nparts, a.stride, i), sum = own;
+    F4 own = sum_parts(a.parts, a.nparts, a.stride, i);
+    send(c, i, epoch, own);
+    into(a.x, a.bias, a.ld, i, receive(c, i, epoch, own));
+  }
+  finish(c, epoch);
+}
+
+// reduce_norm is few and then norm: a block of 256 has a row, and sends all of it before it waits.
+struct Norm {
+  const float* weight;
+  Act out;
+  int width, kb;
+  float eps;
+};
+template <int W> DEV void reduce_norm(const Comm& c, const Sum& a, const Norm& b) {
+  __shared__ float red[32];
+  dependency_wait();
+  u64 epoch = c.epoch();
+  u32 row = bid(), n = b.kb * 4;
+  float v[8], sum = 0; // of the first chunk of 8: rows of up to 2048 have no other
+  for (u32 k = tid(); k < n; k += 256)
+    for (u32 i = (row * n + k) * 2, half = 0; half < 2; i++, half++) send(c, i, epoch, sum_parts(a.parts, a.nparts, a.stride, i));
+  for (u32 k = tid(); k < n; k += 256)
+    for (u32 i = (row * n + k) * 2, half = 0; half < 2; i++, half++) {
+      F4 f = into(a.x, a.bias, a.ld, i, receive(c, i, epoch, sum_parts(a.parts, a.nparts, a.stride, i)));
+      sum += f.x * f.x + f.y * f.y + f.z * f.z + f.w * f.w;
+      if (k == tid()) v[half * 4] = f.x, v[half * 4 + 1] = f.y, v[half * 4 + 2] = f.z, v[half * 4 + 3] = f.w;
+    }
+  float scale = rsqrt(sum_block(sum, red) / b.width + b.eps);
+  for (u32 k = tid(); k < n; k += 256) {
+    const float *w = b.weight + k * 8, *x = k == tid() ? v : a.x + (u64)row * n * 8 + k * 8;
+    float o[8];
 #pragma unroll
-    for (int to = 0; to < MAX_RANKS; to++) {
-      if (to >= c.size || to == c.rank) continue;
-      u8* p = c.words(to, c.box[to], c.rank, epoch) + (u64)i * 32;
-      store_volatile(p, V4{asu(own.x), e, asu(own.y), e});
-      store_volatile(p + 16, V4{asu(own.z), e, asu(own.w), e});
-    }
-    for (int r = 0; r < c.size; r++) {
-      F4 v = own;
-      if (r != c.rank) {
-        const u8* p = c.words(c.rank, c.own, r, epoch) + (u64)i * 32;
-        V4 lo = await_words(c, r, p, e), hi = await_words(c, r, p + 16, e);
-        v = F4{asf(lo.x), asf(lo.z), asf(hi.x), asf(hi.z)};
-      }
-      sum = r == 0 ? v : add4(sum, v);
-    }
-    into(a.x, a.bias, a.ld, i, sum);
+    for (int j = 0; j < 8; j++) o[j] = x[j] * scale * w[j];
+    put8<W>(b.out, row, k, b.kb, o);
   }
   finish(c, epoch);
 }
@@ -185,6 +229,13 @@ DEV void reduce_many(const Comm& c, const Sum& a) {
 #define SUM_OF Sum{x, parts, nparts, stride, bias, (u32)ld, (u32)n}
 
 KERNEL __launch_bounds__(256, 2) reduce_words(COMM, SUM) { reduce_few(COMM_OF, SUM_OF); }
+#define REDUCE_NORM(name, W)                                                                                                              \
+  KERNEL __launch_bounds__(256, 2) name(COMM, SUM, const float* weight, u8* out, u64 plane, int mode, int width, int kb, float eps) { \
+    reduce_norm<W>(COMM_OF, SUM_OF, Norm{weight, Act{out, plane, mode}, width, kb, eps});                                             \
+  }
+REDUCE_NORM(reduce_norm_f32, F32)
+REDUCE_NORM(reduce_norm_bf16, BF16)
+REDUCE_NORM(reduce_norm_f16, F16)
 KERNEL __launch_bounds__(256, 4) reduce_blocks(COMM, SUM) { reduce_many(COMM_OF, SUM_OF); }
 
 // meet: no rank leaves before all have come, and what each wrote before is seen by all. One warp.

@@ -20,23 +20,7 @@ import (
 
 // TestArguments: every kernel that a life of runners of each type launches gets as many arguments, of the same sizes, as its PTX declares.
 func TestArguments(t *testing.T) {
-	_, ptx, err := kernels.PTX()
-	require.NoError(t, err)
-	declared := map[string]string{}
-	for _, m := range regexp.MustCompile(`(?s)\.entry (\w+)\((.*?)\)`).FindAllStringSubmatch(string(ptx), -1) {
-		for _, p := range regexp.MustCompile(`\.param [^,]*?\.([usfb]\d+)`).FindAllStringSubmatch(m[2], -1) {
-			declared[m[1]] += p[1][1:] + " "
-		}
-	}
-	_, image, err := kernels.Image(9, 0)
-	require.NoError(t, err)
-	for name, sizes := range parameters(t, image) {
-		if ptx := declared[name]; ptx == "" {
-			declared[name] = sizes
-		} else {
-			require.Equal(t, ptx, sizes, name)
-		}
-	}
+	declared := declaredArguments(t)
 	_, v := stubDevice(t)
 	launched := map[string]string{}
 	for _, s := range []fixtures.Spec{{DType: fixtures.F32}, {DType: fixtures.F16}, {Hidden: 128, Heads: 4, KVHeads: 2, HeadDim: 64}} {
@@ -108,4 +92,27 @@ func parameters(t *testing.T, cubin []byte) map[string]string {
 		}
 	}
 	return out
+}
+
+// declaredArguments are the sizes of every kernel's arguments in bits, in its PTX.
+func declaredArguments(t *testing.T) map[string]string {
+	t.Helper()
+	_, ptx, err := kernels.PTX()
+	require.NoError(t, err)
+	declared := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?s)\.entry (\w+)\((.*?)\)`).FindAllStringSubmatch(string(ptx), -1) {
+		for _, p := range regexp.MustCompile(`\.param [^,]*?\.([usfb]\d+)`).FindAllStringSubmatch(m[2], -1) {
+			declared[m[1]] += p[1][1:] + " "
+		}
+	}
+	_, image, err := kernels.Image(9, 0)
+	require.NoError(t, err)
+	for name, sizes := range parameters(t, image) {
+		if ptx := declared[name]; ptx == "" {
+			declared[name] = sizes
+		} else {
+			require.Equal(t, ptx, sizes, name)
+		}
+	}
+	return declared
 }

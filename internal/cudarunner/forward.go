@@ -145,6 +145,11 @@ func (r *Runner) gemv(m matrix, x, norm int64, out cuda.DevicePtr, mode int, wit
 // normalize adds what is pending to the residual stream and normalizes n rows of it: those of the addresses in rows, or the first.
 func (r *Runner) normalize(s *step, weight int64, n int, rows cuda.DevicePtr, out activity, mode int) error {
 	w := &r.work
+	if r.link != nil && s.pending > 0 {
+		if done, err := r.reducePending(s, weight, n, rows, out, mode); done || err != nil {
+			return err
+		}
+	}
 	name, blocks := "norm_", n
 	if n >= 8*r.kernels.sms { // a warp a row
 		name, blocks = "norms_", (n+7)/8
@@ -163,9 +168,6 @@ func (r *Runner) addProduct(s *step, m matrix, x activity, mode int) error {
 		return err
 	}
 	parts, err := r.product(m, x, mode, s.tokens, w.ptr(w.y), w.h.kb*32, store, output{})
-	if err == nil && r.link != nil {
-		return r.reduce(s.tokens, parts, m.bias)
-	}
 	s.pending, s.bias = parts, m.bias
 	return err
 }

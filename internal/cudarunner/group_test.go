@@ -3,6 +3,7 @@ package cudarunner
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -322,4 +323,38 @@ func TestGroupSleeps(t *testing.T) {
 	require.Equal(t, block, back)
 	require.NoError(t, g.Close())
 	clearOf(t, s, l, 2)
+}
+
+// TestGroupArguments: kernels of groups get as many arguments, of the same sizes, as their PTX declares.
+func TestGroupArguments(t *testing.T) {
+	_, vs := stubDevices(t, 2)
+	declared, launched := declaredArguments(t), map[string]string{}
+	for _, s := range []fixtures.Spec{{DType: fixtures.F32}, {DType: fixtures.F16, Hidden: 512}, {Intermediate: 2048}} {
+		for _, how := range []AllReduce{Own, NCCL} {
+			var l *link
+			g, err := openGroup(t, vs, fixtures.Checkpoint(t, s), Options{PTX: true, AllReduce: how, linked: func(x *link) { l = x }})
+			require.NoError(t, err)
+			for _, r := range l.runners {
+				r.kernels.launched = map[string]string{}
+			}
+			require.NoError(t, g.AllocateKV(200))
+			d := newDriver(t, 16, 200, 2048)
+			for range 6 {
+				d.add(prompts(256, 200)[0], 2, sample.Params{Logprobs: -1})
+			}
+			d.generate(g, 200)
+			one := newDriver(t, 16, 200, 2048)
+			one.add(prompts(256, 10)[0], 2, sample.Params{Logprobs: -1})
+			one.generate(g, 50)
+			for _, r := range l.runners {
+				maps.Copy(launched, r.kernels.launched)
+			}
+			require.NoError(t, g.Close())
+		}
+	}
+	for _, name := range []string{
+		"reduce_words", "reduce_blocks", "reduce_norm_f32", "reduce_norm_f16", "reduce_norm_bf16", "meet", "reduce_parts", "reduce_into",
+	} {
+		require.Equal(t, declared[name], launched[name], name)
+	}
 }

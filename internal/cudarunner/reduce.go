@@ -113,6 +113,18 @@ func (r *Runner) reduce(rows, parts int, bias int64) error {
 	return nil
 }
 
+// reducePending reduces what is pending. Of a few rows, one kernel normalizes them as well: then it is done.
+func (r *Runner) reducePending(s *step, weight int64, n int, rows cuda.DevicePtr, out activity, mode int) (done bool, err error) {
+	w, ld, parts, bias := &r.work, r.work.h.kb*32, s.pending, s.bias
+	s.pending, s.bias = 0, 0
+	if r.link.ncclFrom > 0 || rows != 0 || n != s.tokens || n > skinnyRows || n*ld > r.mailbox.fast {
+		return false, r.reduce(s.tokens, parts, bias)
+	}
+	args := append(r.comm(), w.ptr(w.x), w.ptr(w.y), parts, int64(n*ld), r.at(bias), ld, n*ld/4,
+		r.at(weight), w.ptr(out.at), out.plane, mode, r.HiddenSize, w.h.kb, float32(r.RMSNormEps))
+	return true, r.run("reduce_norm_"+r.weight.String(), cuda.Dim{X: n}, 256, 0, args...)
+}
+
 // meet waits for the other ranks, if there are any.
 func (r *Runner) meet() error {
 	if r.link == nil {
