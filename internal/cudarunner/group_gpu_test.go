@@ -60,13 +60,14 @@ func TestTwoGPUs(t *testing.T) {
 		Options
 	}{
 		{"own", Options{AllReduce: Own}},
+		{"own, norms apart", Options{AllReduce: Own, linked: func(l *link) { l.apart = true }}},
 		{"own, no graphs", Options{AllReduce: Own, NoGraphs: true}},
 		{"NCCL", Options{AllReduce: NCCL}},
 		{"NCCL, no graphs", Options{AllReduce: NCCL, NoGraphs: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			models := shardable(t, 2)
-			if c.AllReduce == NCCL || c.NoGraphs { // NCCL takes half a second to open
+			if c.AllReduce == NCCL || c.NoGraphs || c.linked != nil { // NCCL takes half a second to open
 				models = models[len(models)-4:]
 			}
 			againstOne(t, two, c.Options, models)

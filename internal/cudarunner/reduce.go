@@ -26,6 +26,7 @@ const (
 type link struct {
 	runners  []*Runner // by rank
 	shared   bool      // a device has two ranks
+	apart    bool      // for tests: norms have a kernel of their own
 	patience time.Duration
 	broken   atomic.Bool
 
@@ -117,7 +118,7 @@ func (r *Runner) reduce(rows, parts int, bias int64) error {
 func (r *Runner) reducePending(s *step, weight int64, n int, rows cuda.DevicePtr, out activity, mode int) (done bool, err error) {
 	w, ld, parts, bias := &r.work, r.work.h.kb*32, s.pending, s.bias
 	s.pending, s.bias = 0, 0
-	if r.link.ncclFrom > 0 || rows != 0 || n != s.tokens || n > skinnyRows || n*ld > r.mailbox.fast {
+	if r.link.apart || r.link.ncclFrom > 0 || rows != 0 || n != s.tokens || n > skinnyRows || n*ld > r.mailbox.fast {
 		return false, r.reduce(s.tokens, parts, bias)
 	}
 	args := append(r.comm(), w.ptr(w.x), w.ptr(w.y), parts, int64(n*ld), r.at(bias), ld, n*ld/4,
