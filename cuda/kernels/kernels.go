@@ -27,7 +27,7 @@ func Image(major, minor int) (name string, image []byte, err error) {
 		return "", nil, fmt.Errorf("kernels: the device has compute capability %d.%d, want at least 8.0", major, minor)
 	case major == 9 && minor == 0:
 		return unzip("kernels.sm_90.cubin", cubin90)
-	case major == 8 && (minor == 0 || minor == 6):
+	case major == 8: // machine code of 8.0 runs on every 8.x
 		return unzip("kernels.sm_80.cubin", cubin80)
 	}
 	return PTX()

@@ -36,8 +36,8 @@ func TestImage(t *testing.T) {
 	}{
 		{9, 0, "kernels.sm_90.cubin", "\x7fELF"},
 		{8, 0, "kernels.sm_80.cubin", "\x7fELF"},
-		{8, 6, "kernels.sm_80.cubin", "\x7fELF"}, // machine code of 8.0 runs on 8.6
-		{8, 9, "kernels.sm_80.ptx", "//"},
+		{8, 6, "kernels.sm_80.cubin", "\x7fELF"},
+		{8, 9, "kernels.sm_80.cubin", "\x7fELF"},
 		{10, 0, "kernels.sm_80.ptx", "//"},
 	} {
 		name, image, err := Image(c.major, c.minor)
