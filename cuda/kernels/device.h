@@ -81,6 +81,36 @@ DEV float rsqrt(float x) { float r; asm("rsqrt.approx.f32 %0, %1;" : "=f"(r) : "
 DEV float divide(float a, float b) { float r; asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; } // within 2 units in the last place
 DEV float silu(float x) { return divide(x, 1.0f + ex2(-1.44269504f * x)); }
 
+DEV u64 bits_of(double d) { u64 r; asm("mov.b64 %0, %1;" : "=l"(r) : "d"(d)); return r; }
+DEV double from_bits(u64 b) { double r; asm("mov.b64 %0, %1;" : "=d"(r) : "l"(b)); return r; }
+DEV u32 leading_zeros(u32 x) { u32 r; asm("clz.b32 %0, %1;" : "=r"(r) : "r"(x)); return r; }
+DEV u64 to_whole(float x) { u64 r; asm("cvt.rni.u64.f32 %0, %1;" : "=l"(r) : "f"(x)); return r; } // the nearest, for x >= 0
+DEV float lg2(float x) { float r; asm("lg2.approx.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+DEV double shd(double v, int m) {
+  u64 b = bits_of(v);
+  return from_bits((u64)shxu((u32)(b >> 32), m) << 32 | shxu((u32)b, m));
+}
+DEV u32 shup(u32 v, int n) { u32 r; asm volatile("shfl.sync.up.b32 %0, %1, %2, 0, 0xffffffff;" : "=r"(r) : "r"(v), "r"(n)); return r; }
+
+// Rounded as the host rounds, never fused.
+DEV float rn_mul(float a, float b) { float r; asm("mul.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
+DEV float rn_add(float a, float b) { float r; asm("add.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
+DEV float rn_div(float a, float b) { float r; asm("div.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
+
+// Additions of many threads; those of 32 bits return what was there.
+DEV u32 shared_address(const void* p) {
+  u32 r;
+  asm("{ .reg .u64 a; cvta.to.shared.u64 a, %1; cvt.u32.u64 %0, a; }" : "=r"(r) : "l"(p));
+  return r;
+}
+DEV u32 on_shared_add(u32* p, u32 v) {
+  u32 r;
+  asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(r) : "r"(shared_address(p)), "r"(v) : "memory");
+  return r;
+}
+DEV u32 on_global_add(u32* p, u32 v) { u32 r; asm volatile("atom.global.add.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(v) : "memory"); return r; }
+DEV void on_global_add64(u64* p, u64 v) { asm volatile("red.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
+
 DEV float half_to_float(u16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
 DEV float clamp_half(float v) { return v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v; } // NaN stays
 

@@ -47,7 +47,7 @@ func swap(what string, i, j int) wrong {
 	return wrong{what, func(args []any) { args[i], args[j] = args[j], args[i] }}
 }
 
-var tests = slices.Concat(rowTests, productTests, attentionTests, sampleTests, reduceTests)
+var tests = slices.Concat(rowTests, productTests, attentionTests, sampleTests, siftTests, reduceTests)
 
 // kernel is one kernel under test.
 type kernel struct {

@@ -25,11 +25,6 @@ DEV void copy16(u32 shared, const void* p) { asm volatile("cp.async.cg.shared.gl
 DEV void matrix4(u32* r, u32 shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared) : "memory");
 }
-DEV u32 shared_address(const void* p) {
-  u32 r;
-  asm("{ .reg .u64 a; cvta.to.shared.u64 a, %1; cvt.u32.u64 %0, a; }" : "=r"(r) : "l"(p));
-  return r;
-}
 
 // A stage is two column blocks of 32 of both: 8 KiB each, x first.
 template <int W> DEV void gemm16(const Gemm& a, u8* smem) {

@@ -8,4 +8,5 @@
 #include "attention.cu"
 #include "prefill.cu"
 #include "sample.cu"
+#include "sift.cu"
 #include "reduce.cu"

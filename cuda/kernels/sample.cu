@@ -1,11 +1,4 @@
-// The draw of internal/sample on the device: greedy, or the Gumbel race over the whole row. Other parameters are the host's business.
-
-DEV u64 bits_of(double d) { u64 r; asm("mov.b64 %0, %1;" : "=l"(r) : "d"(d)); return r; }
-DEV double from_bits(u64 b) { double r; asm("mov.b64 %0, %1;" : "=d"(r) : "l"(b)); return r; }
-DEV double shd(double v, int m) {
-  u64 b = bits_of(v);
-  return from_bits((u64)shxu((u32)(b >> 32), m) << 32 | shxu((u32)b, m));
-}
+// The draw of internal/sample on the device: greedy, or the Gumbel race over the whole row. sift.cu has the other parameters.
 
 // natural logarithm of a positive, normal number: the method of FreeBSD's e_log.c, within 1 unit in the last place.
 DEV double logarithm(double x) {
@@ -66,46 +59,72 @@ DEV void best_of_block(double& s, int& id) {
       if (before(ss[w], si[w], s, id)) s = ss[w], id = si[w];
 }
 
+// most_likely: of the tokens that this thread looks at, the one with the largest logit.
+DEV void most_likely(const float* row, int vocab, double& score, int& id) {
+  float top = asf(0xff800000u);
+  const int U = 4;
+  int every = nbid() * 256;
+#pragma unroll 1
+  for (int i = bid() * 256 + tid(); i < vocab; i += U * every) {
+    float x[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) x[u] = i + u * every < vocab ? row[i + u * every] : top;
+#pragma unroll
+    for (int u = 0; u < U; u++)
+      if (x[u] > top) top = x[u], id = i + u * every;
+  }
+  score = top;
+}
+
+// gumbel_about is -ln(-ln(u)) within 0.01. Close to 1, ln(u) is u-1.
+DEV float gumbel_about(u32 noise) {
+  float rest = ((float)~noise + 0.5f) * 2.32830644e-10f;
+  return -0.693147181f * lg2(rest < 0.01f ? rest : -0.693147181f * lg2(((float)noise + 0.5f) * 2.32830644e-10f));
+}
+
+// run lets the tokens race that this block has: z of those that take part, -Inf for the others. Logarithms in float64 are for the few that are close to the best of
+// their warp.
+template <class F> DEV void run(const Draw& d, int vocab, F z_of, double& score, int& id) {
+  const float none = asf(0xff800000u);
+  float ahead = none; // no more than what some token of the warp has
+  int groups = (vocab + 3) / 4;
+#pragma unroll 1
+  for (int first = bid() * 256 + (tid() & ~31); first < groups; first += nbid() * 256) {
+    int g = first + (tid() & 31);
+    float z[4], about[4], best = none;
+    u32 r[4];
+#pragma unroll
+    for (int n = 0; n < 4; n++) z[n] = z_of(g * 4 + n);
+    bool any = z[0] > none || z[1] > none || z[2] > none || z[3] > none;
+    if (any) {
+      philox(g, d.position, d.seed, r);
+#pragma unroll
+      for (int n = 0; n < 4; n++) about[n] = z[n] + gumbel_about(r[n]), best = fmax2(about[n], best);
+    }
+#pragma unroll
+    for (int m = 16; m; m >>= 1) best = fmax2(shx(best, m), best);
+    ahead = fmax2(best - (0.02f + 2.4e-7f * fmax2(best, -best)), ahead); // the rounding of large logits, too
+    if (!any) continue;
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+      if (!(z[n] > none) || about[n] < ahead) continue;
+      double u = ((double)r[n] + 0.5) * 2.3283064365386962890625e-10, s = z[n] - logarithm(-logarithm(u));
+      if (before(s, g * 4 + n, score, id)) score = s, id = g * 4 + n;
+    }
+  }
+}
+
 // race: gridDim.x blocks share a row of logits; grid (shares, rows).
 KERNEL race(const float* logits, const Draw* draws, Best* best, int vocab) {
   dependency_wait();
-  const double none = from_bits(0xfff0000000000000ull);
   const float* row = logits + (u64)bidy() * vocab;
   Draw d = draws[bidy()];
-  double score = none;
+  double score = from_bits(0xfff0000000000000ull);
   int id = -1;
   if (d.temperature == 0) {
-    float top = asf(0xff800000u);
-    const int U = 4;
-    int every = nbid() * 256;
-#pragma unroll 1
-    for (int i = bid() * 256 + tid(); i < vocab; i += U * every) {
-      float x[U];
-#pragma unroll
-      for (int u = 0; u < U; u++) x[u] = i + u * every < vocab ? row[i + u * every] : top;
-#pragma unroll
-      for (int u = 0; u < U; u++)
-        if (x[u] > top) top = x[u], id = i + u * every;
-    }
-    score = top;
+    most_likely(row, vocab, score, id);
   } else {
-    int groups = (vocab + 3) / 4;
-#pragma unroll 1
-    for (int g = bid() * 256 + tid(); g < groups; g += nbid() * 256) {
-      u32 r[4];
-      philox(g, d.position, d.seed, r);
-#pragma unroll 1
-      for (int j = 0; j < 4; j++) {
-        int i = g * 4 + j;
-        if (i >= vocab || !(row[i] > asf(0xff800000u))) continue;
-        double z = row[i] / d.temperature;
-        u32 ones;
-        asm("clz.b32 %0, %1;" : "=r"(ones) : "r"(~r[j]));
-        if (z + 0.69314718055994530942 * (double)(ones + 1) < score) continue; // cannot win: see gumbelBound
-        double u = ((double)r[j] + 0.5) * 2.3283064365386962890625e-10, s = z - logarithm(-logarithm(u));
-        if (before(s, i, score, id)) score = s, id = i;
-      }
-    }
+    run(d, vocab, [&](int i) { return i < vocab && row[i] > asf(0xff800000u) ? rn_div(row[i], d.temperature) : asf(0xff800000u); }, score, id);
   }
   best_of_block(score, id);
   if (tid() == 0) best[bidy() * nbid() + bid()] = Best{score, id, 0};

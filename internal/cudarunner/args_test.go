@@ -36,6 +36,9 @@ func TestArguments(t *testing.T) {
 		one := newDriver(t, 16, 100, 2048)
 		one.add(prompts(256, 10)[0], 4, sample.Params{Logprobs: -1})
 		one.generate(r, 50)
+		sifted := newDriver(t, 16, 100, 2048)
+		sifted.add(prompts(256, 10)[0], 2, sample.Params{Logprobs: 3})
+		sifted.generate(r, 50)
 		if r.weight != f32 { // products of the machine code for Hopper: the stand-in does not have them
 			r.kernels.hopper = true
 			m := r.layers[0].gateUp
@@ -56,7 +59,7 @@ func TestArguments(t *testing.T) {
 		kinds[strings.TrimRight(kind, "0123456789")] = true
 		require.Equal(t, declared[name], sizes, name)
 	}
-	for _, kind := range []string{"attend", "prefill", "rope", "gemv", "skinny", "gemm", "wgmma", "norm", "embed", "race", "winner"} {
+	for _, kind := range []string{"attend", "prefill", "rope", "gemv", "skinny", "gemm", "wgmma", "norm", "embed", "race", "winner", "sift"} {
 		require.True(t, kinds[kind], "%s was launched: %v", kind, kinds)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"runtime"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -16,14 +17,6 @@ import (
 // samplerCount is how many rows the host samples at once.
 var samplerCount = max(2, runtime.GOMAXPROCS(0))
 
-// wanted is a row whose logits somebody wants: to draw the next token of a sequence, or the log-probabilities of a prompt token.
-type wanted struct {
-	row    int
-	seq    int
-	state  *sample.State // nil: a prompt token
-	target int           // its index in Targets
-}
-
 // Execute implements [modelrunner.Runner].
 func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) {
 	if err := r.check(b); err != nil {
@@ -33,17 +26,10 @@ func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 		return nil, err
 	}
 	out := make([]modelrunner.SeqResult, len(b.Seqs))
-	var rows []wanted
-	for i := range b.Seqs {
-		s := &b.Seqs[i]
+	for i, s := range b.Seqs {
 		out[i].PromptLogprobs = make([][]sample.Logprob, len(s.Targets))
-		for j := range s.Targets {
-			rows = append(rows, wanted{row: s.Start + j, seq: i, target: j})
-		}
-		if s.Sampler != nil {
-			rows = append(rows, wanted{row: s.Start + s.Len - 1, seq: i, state: s.Sampler})
-		}
 	}
+	rows := r.wantedOf(b)
 	if len(rows) > 0 {
 		if err := call(r.options.Hooks.Sample); err != nil {
 			return nil, err
@@ -56,7 +42,7 @@ func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 		if s, err = r.compute(b, rows); err != nil || n == 0 {
 			return errors.Join(err, r.stream.Synchronize())
 		}
-		return r.fetch(b, rows[:n])
+		return r.fetch(s, rows[:n])
 	})
 	for at := 0; err == nil && n > 0; {
 		r.results(b, rows[at:at+n], out)
@@ -68,7 +54,7 @@ func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 			if err := r.sampleRows(s, at, n); err != nil {
 				return err
 			}
-			return r.fetch(b, rows[at:at+n])
+			return r.fetch(s, rows[at:at+n])
 		})
 	}
 	if err != nil {
@@ -102,6 +88,7 @@ func (r *Runner) compute(b *modelrunner.Batch, rows []wanted) (*step, error) {
 	if s.decode {
 		s.in.seqs = 0
 	}
+	s.sifted = s.in.rules != 0
 	if graphed {
 		return s, r.decode(s)
 	}
@@ -128,17 +115,23 @@ func (r *Runner) sampleRows(s *step, at, n int) error {
 	}
 	t := *s
 	t.in.draws += cuda.DevicePtr(4 * drawWords * at)
+	t.in.rules += cuda.DevicePtr(4 * ruleWords * at)
 	return r.draw(&t, n)
 }
 
-// fetch brings tokens back, and the logits of rows that the host has to look at, and waits.
-func (r *Runner) fetch(b *modelrunner.Batch, rows []wanted) error {
-	w := &r.work
+// fetch brings tokens and log-probabilities back, and the logits of rows that the host has to look at, and waits.
+func (r *Runner) fetch(s *step, rows []wanted) error {
+	w, n := &r.work, int64(len(rows))
 	if !r.share.First() {
 		return r.stream.Synchronize()
 	}
-	if err := w.memory.CopyToAsync(r.in.tokens, 0, w.tokensOut, int64(4*len(rows)), r.stream); err != nil {
+	if err := w.memory.CopyToAsync(r.in.tokens, 0, w.tokensOut, 4*n, r.stream); err != nil {
 		return err
+	}
+	if s.sifted && slices.ContainsFunc(rows, func(w wanted) bool { return w.logprobs >= 0 }) {
+		if err := w.memory.CopyToAsync(r.in.tokens, 4*logitRows, w.found, n*foundBytes, r.stream); err != nil {
+			return err
+		}
 	}
 	bytes := int64(4 * r.VocabSize)
 	copied := func(need func(i int) bool) error {
@@ -155,26 +148,30 @@ func (r *Runner) fetch(b *modelrunner.Batch, rows []wanted) error {
 		}
 		return r.stream.Synchronize()
 	}
-	if err := copied(func(i int) bool { return !r.drawn(rows[i]) }); err != nil {
+	if err := copied(func(i int) bool { return rows[i].host }); err != nil {
 		return err
 	}
-	tokens, failed := r.tokens(len(rows)), false
+	handedBack := func(i int) bool { return !rows[i].host && !r.done(i, rows[i]) }
 	for i := range rows {
-		failed = failed || tokens[i] < 0
+		if handedBack(i) {
+			return copied(handedBack)
+		}
 	}
-	if !failed {
-		return nil
-	}
-	return copied(func(i int) bool { return r.drawn(rows[i]) && tokens[i] < 0 })
+	return nil
 }
 
-// drawn says that the device draws this row.
-func (r *Runner) drawn(w wanted) bool {
-	return w.state != nil && onDevice(&w.state.Params, r.VocabSize)
+// done says that the device did all there was to do for a row, the i-th of those that fetch brought.
+func (r *Runner) done(i int, w wanted) bool {
+	return !w.host && (w.state == nil || r.tokens()[i] >= 0) && (w.logprobs < 0 || r.found()[i].n >= 0)
 }
 
-func (r *Runner) tokens(n int) []int32 {
-	return unsafe.Slice((*int32)(unsafe.Pointer(&r.in.tokens.Bytes()[0])), n)
+// tokens and found are what the device gave.
+func (r *Runner) tokens() *[logitRows]int32 {
+	return (*[logitRows]int32)(unsafe.Pointer(&r.in.tokens.Bytes()[0]))
+}
+
+func (r *Runner) found() *[logitRows]found {
+	return (*[logitRows]found)(unsafe.Pointer(&r.in.tokens.Bytes()[4*logitRows]))
 }
 
 // hostLogits makes room for logits in host memory, when the first row needs it.
@@ -197,24 +194,30 @@ func (r *Runner) hostLogits() error {
 	return nil
 }
 
-// results reads what fetch brought: tokens as they are, logits through the host's sampler.
+// results reads what fetch brought: what the device did as it is, logits through the host's sampler.
 func (r *Runner) results(b *modelrunner.Batch, rows []wanted, out []modelrunner.SeqResult) {
 	if !r.share.First() {
 		return
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	tokens := r.tokens(len(rows))
 	for i, w := range rows {
-		if r.drawn(w) && tokens[i] >= 0 {
-			out[w.seq].Token = tokens[i]
+		res, seq := &out[w.seq], &b.Seqs[w.seq]
+		if r.done(i, w) {
+			f := &r.found()[i]
+			if w.state == nil {
+				res.PromptLogprobs[w.target] = f.logprobs(seq.Targets[w.target], r.VocabSize)
+				continue
+			}
+			if res.Token = r.tokens()[i]; w.logprobs >= 0 {
+				res.Logprobs = f.logprobs(res.Token, r.VocabSize)
+			}
 			continue
 		}
 		logits := unsafe.Slice((*float32)(unsafe.Pointer(&r.logits.Bytes()[4*i*r.VocabSize])), r.VocabSize)
 		s := <-r.samplers
 		wg.Go(func() {
 			defer func() { r.samplers <- s }()
-			res, seq := &out[w.seq], &b.Seqs[w.seq]
 			if w.state == nil {
 				res.PromptLogprobs[w.target] = s.Logprobs(logits, seq.Targets[w.target], seq.PromptLogprobs)
 				return

@@ -27,6 +27,7 @@ type step struct {
 	maxTable int  // blocks in a row of the block tables
 	pending  int  // parts in work.y that the next norm adds to the residual stream
 	bias     int64
+	sifted   bool // a row is drawn otherwise than greedily or from all, or wants log-probabilities
 }
 
 // forward runs the decoder; the last products stay pending.
@@ -371,6 +372,9 @@ func (r *Runner) draw(s *step, n int) error {
 	w := &r.work
 	if !r.share.First() {
 		return nil
+	}
+	if s.sifted {
+		return r.sift(s, n)
 	}
 	if err := r.run("race", cuda.Dim{X: raceShares, Y: n}, 256, 0, w.ptr(w.logits), s.in.draws, w.ptr(w.best), r.VocabSize); err != nil {
 		return err

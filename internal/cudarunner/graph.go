@@ -8,7 +8,10 @@ import (
 )
 
 // graphKey is the shape of a decode step: all that its kernels have fixed.
-type graphKey struct{ tokens, splits, maxTable int }
+type graphKey struct {
+	tokens, splits, maxTable int
+	sifted                   bool
+}
 
 // graph is a decode step of one shape. Its first run is launched kernel by kernel, so that shapes seen once cost no graph.
 type graph struct {
@@ -29,7 +32,7 @@ func bucket(n, most int) int {
 
 // decode queues a decode step, logits and draw included.
 func (r *Runner) decode(s *step) error {
-	key := graphKey{s.tokens, s.splits, s.maxTable}
+	key := graphKey{s.tokens, s.splits, s.maxTable, s.sifted}
 	g := r.graphs[key]
 	switch {
 	case r.options.NoGraphs || g == nil:

@@ -20,7 +20,8 @@ type kernelSet struct {
 	gemvBlocks int // of a product of one row, per SM
 	gemvWide   int // column blocks from which such a product takes 16 warps a block, when there are few blocks
 
-	launched map[string]string // for tests: sizes of the arguments in bits, by kernel
+	launched map[string]string                                                       // for tests: sizes of the arguments in bits, by kernel
+	around   func(name string, grid cuda.Dim, args []any, launch func() error) error // for tests: what happens instead of a launch
 }
 
 // defaultShared is the dynamic shared memory that needs no opting in.
@@ -78,8 +79,15 @@ func (k *kernelSet) run(s *cuda.Stream, name string, grid cuda.Dim, threads, sha
 // launch is run for launches that need more said.
 func (k *kernelSet) launch(s *cuda.Stream, name string, l cuda.Launch, args ...any) error {
 	if k.launched != nil {
-		k.launched[name] = sizes(args)
+		k.launched[name] = argumentSizes(args)
 	}
+	if k.around != nil {
+		return k.around(name, l.Grid, args, func() error { return k.queue(s, name, l, args) })
+	}
+	return k.queue(s, name, l, args)
+}
+
+func (k *kernelSet) queue(s *cuda.Stream, name string, l cuda.Launch, args []any) error {
 	f, err := k.function(name)
 	if err != nil {
 		return err
@@ -106,7 +114,7 @@ func (k *kernelSet) launch(s *cuda.Stream, name string, l cuda.Launch, args ...a
 	return nil
 }
 
-func sizes(args []any) string {
+func argumentSizes(args []any) string {
 	out := ""
 	for _, v := range args {
 		switch v.(type) {

@@ -37,6 +37,7 @@ type Options struct {
 	Patience            time.Duration // for another rank of a group in an all-reduce; 0 is a minute
 	Fast                bool          // compute small models as large ones are: rounded activations, a float16 KV cache
 	NoGraphs            bool          // launch every kernel of a decode step by itself
+	HostSampling        bool          // sample on the host what is not greedy or from all, for measurements
 	linked              func(*link)   // for tests
 	PTX                 bool          // let the driver compile the kernels, also where there is machine code
 }
@@ -64,7 +65,9 @@ type Runner struct {
 	copies copier
 
 	in     *staging
-	logits *cuda.Pinned // rows that the host samples; made when the first is
+	ruled  []rule        // scratch of rules
+	edits  []sample.Edit // as well
+	logits *cuda.Pinned  // rows that the host samples; made when the first is
 	graphs map[graphKey]*graph
 
 	graphsOwned bool

@@ -7,14 +7,13 @@ import (
 
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/internal/modelrunner"
-	"github.com/enginetest/enginetest/internal/sample"
 )
 
 // staging is a step's inputs: filled in pinned host memory, copied to the device in one go. Words of 4 bytes.
 type staging struct {
 	host   *cuda.Pinned
 	device *cuda.Memory
-	tokens *cuda.Pinned // the drawn ones, on their way back
+	tokens *cuda.Pinned // the drawn ones, on their way back, and what was found for log-probabilities
 }
 
 // make takes room for so many bytes of inputs.
@@ -26,10 +25,10 @@ func (g *staging) make(r *Runner, bytes int64) error {
 	}
 	var err error
 	if g.tokens == nil {
-		if g.tokens, err = r.worker.AllocPinned("staging", 4*logitRows); err != nil {
+		if g.tokens, err = r.worker.AllocPinned("staging", logitRows*(4+foundBytes)); err != nil {
 			return err
 		}
-		r.own("staging", 4*logitRows, g.tokens.Free)
+		r.own("staging", logitRows*(4+foundBytes), g.tokens.Free)
 		r.own("staging", bytes, g.free) // of what is there by then
 	}
 	if g.device, err = r.worker.Alloc("staging", bytes); err != nil {
@@ -53,7 +52,7 @@ func (g *staging) free() error {
 
 // addresses are where a step's inputs lie on the device.
 type addresses struct {
-	draws, tokens, positions, slots, seqs, rows, tiles, tables cuda.DevicePtr
+	draws, rules, tokens, positions, slots, seqs, rows, tiles, tables, edits cuda.DevicePtr
 }
 
 // drawWords is the size of a Draw of the kernels: seed (2 words), temperature, position.
@@ -61,25 +60,30 @@ const drawWords = 4
 
 // inputs is a step's input as the kernels want it, in host memory.
 type inputs struct {
-	draws, tokens, positions, slots, seqs, rows, tiles, tables []int32
-	words                                                      int
+	draws, rules, tokens, positions, slots, seqs, rows, tiles, tables, edits []int32
+	words                                                                    int
 }
 
+// sizes is how much there is of a step's inputs. Only edits, which lie last, differ among steps of a graph.
+type sizes struct{ tokens, rows, rules, seqs, tiles, maxTable, edits int }
+
 // place divides memory into a step's inputs and gives their addresses; with no memory it only counts.
-func place(memory []int32, base cuda.DevicePtr, tokens, rows, seqs, tiles, maxTable int) (in inputs, at addresses) {
+func place(memory []int32, base cuda.DevicePtr, n sizes) (in inputs, at addresses) {
 	for _, f := range []struct {
 		to   *[]int32
 		addr *cuda.DevicePtr
 		n    int
 	}{
-		{&in.draws, &at.draws, drawWords * rows}, // 8-byte aligned: first
-		{&in.tokens, &at.tokens, tokens},
-		{&in.positions, &at.positions, tokens},
-		{&in.slots, &at.slots, tokens},
-		{&in.seqs, &at.seqs, tokens},
-		{&in.rows, &at.rows, rows},
-		{&in.tiles, &at.tiles, 2 * tiles},
-		{&in.tables, &at.tables, seqs * maxTable},
+		{&in.draws, &at.draws, drawWords * n.rows}, // 8-byte aligned: first
+		{&in.rules, &at.rules, ruleWords * n.rules},
+		{&in.tokens, &at.tokens, n.tokens},
+		{&in.positions, &at.positions, n.tokens},
+		{&in.slots, &at.slots, n.tokens},
+		{&in.seqs, &at.seqs, n.tokens},
+		{&in.rows, &at.rows, n.rows},
+		{&in.tiles, &at.tiles, 2 * n.tiles},
+		{&in.tables, &at.tables, n.seqs * n.maxTable},
+		{&in.edits, &at.edits, 2 * n.edits},
 	} {
 		if memory != nil {
 			*f.to = memory[in.words : in.words+f.n : in.words+f.n]
@@ -92,8 +96,12 @@ func place(memory []int32, base cuda.DevicePtr, tokens, rows, seqs, tiles, maxTa
 
 // upload writes a batch's inputs for a step of (at least) its size and queues their way to the device. Rows beyond the batch's are empty: position -1.
 func (r *Runner) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTable int) (addresses, error) {
-	tiles := tilesOf(b)
-	counted, _ := place(nil, 0, tokens, max(len(rows), tokens), seqs, tiles, maxTable)
+	rules, edits := r.rules(b, rows)
+	n := sizes{tokens: tokens, rows: max(len(rows), tokens), seqs: seqs, tiles: tilesOf(b), maxTable: maxTable, edits: len(edits)}
+	if rules != nil {
+		n.rules = n.rows
+	}
+	counted, _ := place(nil, 0, n)
 	bytes := 4 * int64(counted.words)
 	if bytes > r.in.device.Size() {
 		if err := r.grow(bytes); err != nil {
@@ -101,11 +109,14 @@ func (r *Runner) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTa
 		}
 	}
 	memory := unsafe.Slice((*int32)(unsafe.Pointer(&r.in.host.Bytes()[0])), counted.words)
-	in, at := place(memory, r.in.device.Ptr(), tokens, max(len(rows), tokens), seqs, tiles, maxTable)
-	n := copy(in.tokens, b.Tokens)
+	in, at := place(memory, r.in.device.Ptr(), n)
+	if rules == nil {
+		at.rules = 0
+	}
+	copy(in.tokens, b.Tokens)
 	copy(in.positions, b.Positions)
 	copy(in.slots, b.Slots)
-	for i := n; i < tokens; i++ {
+	for i := len(b.Tokens); i < tokens; i++ {
 		in.tokens[i], in.positions[i], in.slots[i] = 0, -1, 0
 	}
 	for i, s := range b.Seqs {
@@ -124,10 +135,13 @@ func (r *Runner) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTa
 	clear(in.draws)
 	for i, w := range rows {
 		in.rows[i] = int32(w.row)
-		if w.state != nil && onDevice(&w.state.Params, r.VocabSize) {
+		if w.state != nil && !w.host {
 			setDraw(in.draws[i*drawWords:], w.state)
 		}
 	}
+	clear(in.rules)
+	copy(in.rules, words(rules))
+	copy(in.edits, words(edits))
 	return at, r.in.device.CopyFromAsync(0, r.in.host, 0, bytes, r.stream)
 }
 
@@ -151,23 +165,10 @@ func (r *Runner) grow(bytes int64) error {
 	return r.in.make(r, int64(1)<<bits.Len64(uint64(bytes)))
 }
 
-// onDevice says whether the kernels draw with these parameters: greedily, or from the whole distribution. The host does the rest.
-func onDevice(p *sample.Params, vocab int) bool {
-	edits := p.Allowed != nil || len(p.BadWords) > 0 || p.MinTokens > 0 || len(p.LogitBias) > 0 || p.NoRepeatNGram > 0 ||
-		p.RepetitionPenalty > 0 && p.RepetitionPenalty != 1 || p.FrequencyPenalty != 0 || p.PresencePenalty != 0
-	if edits || p.Logprobs >= 0 {
-		return false
+// words is memory as the device gets it.
+func words[T any](of []T) []int32 {
+	if len(of) == 0 {
+		return nil
 	}
-	return greedy(p) || (p.TopK <= 0 || p.TopK >= vocab) && (p.TopP <= 0 || p.TopP >= 1) && p.MinP <= 0 && (p.TypicalP <= 0 || p.TypicalP >= 1) && p.EpsilonCutoff <= 0
-}
-
-func greedy(p *sample.Params) bool { return p.Temperature < 1e-5 || p.TopK == 1 }
-
-func setDraw(to []int32, s *sample.State) {
-	if greedy(&s.Params) {
-		return
-	}
-	to[0], to[1] = int32(uint32(s.Params.Seed)), int32(uint32(s.Params.Seed>>32))
-	*(*float32)(unsafe.Pointer(&to[2])) = float32(s.Params.Temperature)
-	to[3] = int32(len(s.Prompt) + len(s.Output))
+	return unsafe.Slice((*int32)(unsafe.Pointer(&of[0])), len(of)*int(unsafe.Sizeof(of[0])/4))
 }

@@ -34,6 +34,10 @@ type workspace struct {
 	h1, attn1, mlp1 int64    // of a single row, float32
 	partial, done   int64    // of split attention
 	best, tokensOut int64    // of the draw
+
+	edited                                 int64 // [logitRows, VocabSize] float32: logits of rows with penalties and the like
+	tops, bins, listed, lists, kept, found int64 // of sift.cu
+	room                                   int   // tokens in a list
 }
 
 // activity is room for an activation in any mode.
@@ -64,6 +68,10 @@ func (w *workspace) plan(r *Runner) {
 	w.h1, w.attn1, w.mlp1 = take(4*hidden), take(4*roundUp(q, 32)), take(4*roundUp(r.IntermediateSize, 32))
 	w.partial, w.done = take(4*maxUnits*headsTogether*(r.headPad+2)), take(4*maxUnits)
 	w.best, w.tokensOut = take(16*logitRows*raceShares), take(4*logitRows)
+	w.room = min(listedMost, r.VocabSize)
+	w.edited, w.tops, w.bins = take(4*logitRows*r.VocabSize), take(2*4*logitRows*raceShares), take(2*logitRows*binsBytes)
+	w.listed, w.lists = take(2*4*logitRows), take(2*8*logitRows*w.room)
+	w.kept, w.found = take(16*logitRows), take(logitRows*int(foundBytes))
 }
 
 // ptr is an address in the workspace.

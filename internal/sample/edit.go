@@ -54,14 +54,18 @@ func possible(row []float32) int {
 
 // banWords rules out the last token of every word whose other tokens are the end of the output.
 func banWords(row []float32, words [][]int32, output []int32) (masked int) {
+	bannedWords(words, output, func(id int32) { masked += mask(row, id) })
+	return masked
+}
+
+// bannedWords calls f with those last tokens.
+func bannedWords(words [][]int32, output []int32, f func(id int32)) {
 	for _, w := range words {
 		n := len(w) - 1
-		if n < 0 || n > len(output) || !slices.Equal(output[len(output)-n:], w[:n]) {
-			continue
+		if n >= 0 && n <= len(output) && slices.Equal(output[len(output)-n:], w[:n]) {
+			f(w[n])
 		}
-		masked += mask(row, w[n])
 	}
-	return masked
 }
 
 // banIDs rules out ids.

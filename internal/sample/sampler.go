@@ -36,7 +36,7 @@ type masked struct {
 func (s *Sampler) Draw(st *State, row []float32) (int32, []Logprob, error) {
 	p := &st.Params
 	raw := row
-	if p.Logprobs >= 0 && p.edits() {
+	if p.Logprobs >= 0 && p.Edits() {
 		s.raw = append(s.raw[:0], row...)
 		raw = s.raw
 	}
@@ -46,8 +46,8 @@ func (s *Sampler) Draw(st *State, row []float32) (int32, []Logprob, error) {
 		return 0, nil, s.noToken(row)
 	}
 	token := top
-	if !p.greedy() {
-		token = s.race(p, row, top, newNoise(p.Seed, st.length()))
+	if !p.Greedy() {
+		token = s.race(p, row, top, newNoise(p.Seed, st.Length()))
 	}
 	if p.Logprobs < 0 {
 		return token, nil, nil
@@ -55,11 +55,8 @@ func (s *Sampler) Draw(st *State, row []float32) (int32, []Logprob, error) {
 	return token, s.Logprobs(raw, token, p.Logprobs), nil
 }
 
-// greedy says that the most likely token is taken: with top_k 1 too, whatever the temperature, even when tokens tie.
-func (p *Params) greedy() bool { return p.Temperature < 1e-5 || p.TopK == 1 }
-
-// edits says whether a processor changes the row.
-func (p *Params) edits() bool {
+// Edits says whether a processor changes the row.
+func (p *Params) Edits() bool {
 	return p.Allowed != nil || len(p.BadWords) > 0 || p.MinTokens > 0 || len(p.LogitBias) > 0 || p.penalizes() || p.NoRepeatNGram > 0
 }
 

@@ -20,9 +20,6 @@ type tokenCount struct {
 	output int32
 }
 
-// length is the number of tokens so far, which is the position of the token that is drawn next.
-func (s *State) length() int { return len(s.Prompt) + len(s.Output) }
-
 // at is the token at a position of prompt and output.
 func (s *State) at(i int) int32 {
 	if i < len(s.Prompt) {
@@ -36,7 +33,7 @@ func (s *State) count() []tokenCount {
 	if s.index == nil {
 		s.index = map[int32]int32{}
 	}
-	for ; s.counted < s.length(); s.counted++ {
+	for ; s.counted < s.Length(); s.counted++ {
 		id := s.at(s.counted)
 		k, ok := s.index[id]
 		if !ok {
@@ -59,7 +56,7 @@ type ngramIndex struct {
 
 // followers calls f with every token that came after an earlier copy of the last n-1 tokens.
 func (s *State) followers(n int, f func(id int32)) {
-	x, length := &s.ngrams, s.length()
+	x, length := &s.ngrams, s.Length()
 	if length+1 < n {
 		return
 	}
