@@ -119,11 +119,11 @@ func (r *run) do(test func(r *run)) error {
 		}()
 		defer func() {
 			if v := recover(); v != nil {
-				if v, ok := v.(error); ok {
-					err = v
-					return
+				stopped, ok := v.(stop)
+				if !ok {
+					panic(v) // the worker's error has the stack
 				}
-				panic(v)
+				err = stopped
 			}
 		}()
 		test(r)
@@ -155,9 +155,11 @@ func (r *run) fault(format string, args ...any) {
 // ok stops a case that cannot go on; do returns the error.
 func ok(err error) {
 	if err != nil {
-		panic(err)
+		panic(stop{err})
 	}
 }
+
+type stop struct{ error }
 
 // in is a buffer with these bytes.
 func (r *run) in(name string, data []byte) *buffer {
@@ -214,7 +216,7 @@ func (r *run) launchAs(kernel string, l cuda.Launch, args ...any) {
 		case nil:
 			a.Ptr(i, 0)
 		default:
-			panic(fmt.Errorf("%s: argument %d is a %T", kernel, i, v))
+			ok(fmt.Errorf("%s: argument %d is a %T", kernel, i, v))
 		}
 	}
 	ok(f.Launch(r.stream, l, a))
