@@ -94,12 +94,16 @@ template <int KV, int NP> DEV void store_kv(u8* c, u64 at, int dim, int pad, con
   if ((int)lane < pad - dim) put_cache<KV>(c, at + dim + lane, 0);
 }
 
-// rope: heads from first on of the rows of a step. Queries are rotated in place (in part 0), keys and values go to the cache. A warp has a head of ROWS rows, all read
-// before the first is needed; grid (rows/ROWS, heads/4).
-template <int KV> DEV void rope(const Heads& h, const Cache& c, const int* positions, const int* slots, int first, int rows) {
+// Queries of prompts are float16, times a scale, in the order in which tensor cores take them: of a head's columns 16m + 8j + 2t + e (j, e: 0 or 1; t below 4) those of
+// (m, t) lie together. query_at is where they begin, in elements.
+DEV u64 query_at(u32 row, int heads, int dim, int head, u32 m, u32 t) { return ((u64)row * heads + head) * dim + (m * 4 + t) * 4; }
+
+// rope: queries are rotated in place (in part 0) or go to out, times by; keys and values go to the cache. A warp has a head of ROWS rows, all read before the first is
+// needed; grid (rows/ROWS, heads/4).
+template <int KV> DEV void rope(const Heads& h, const Cache& c, const int* positions, const int* slots, u16* out, float by, int rows) {
   const int NP = 4, ROWS = 4;
   dependency_wait();
-  int row0 = bid() * ROWS, head = first + bidy() * 4 + (tid() >> 5), lane = tid() & 31;
+  int row0 = bid() * ROWS, head = bidy() * 4 + (tid() >> 5), lane = tid() & 31;
   if (head >= h.heads + 2 * h.kv_heads) return;
   bool q = head < h.heads, k = !q && head < h.heads + h.kv_heads;
   float a[ROWS][NP], b[ROWS][NP];
@@ -119,10 +123,14 @@ template <int KV> DEV void rope(const Heads& h, const Cache& c, const int* posit
       store_kv<KV, NP>(k ? c.k : c.v, cache_at(c, h.kv_heads, slot[r], head - h.heads - (k ? 0 : h.kv_heads)), h.dim, c.pad, a[r], b[r]);
       continue;
     }
-    float* p = h.qkv + (u64)row * h.ld + head * h.dim + lane;
+    float* p = h.qkv + (u64)row * h.ld + head * h.dim;
+    auto put = [&](int e, float v) {
+      if (out) out[query_at(row, h.heads, h.dim, head, e >> 4, (e >> 1) & 3) + ((e >> 3) & 1) * 2 + (e & 1)] = (u16)pack2<F16>(v * by, 0);
+      else p[e] = v;
+    };
 #pragma unroll
     for (int i = 0; i < NP; i++)
-      if (lane + 32 * i < h.dim / 2) p[32 * i] = a[r][i], p[32 * i + h.dim / 2] = b[r][i];
+      if (lane + 32 * i < h.dim / 2) put(lane + 32 * i, a[r][i]), put(lane + 32 * i + h.dim / 2, b[r][i]);
   }
 }
 
@@ -332,8 +340,8 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
       const float *sin, int heads, int kv_heads, int dim, u8 *k, u8 *v, int block_size, int pad, u64 inverse, const int *positions, const int *slots
 #define HEADS_AND_CACHE Heads{qkv, nparts, part_stride, ld, bias, q_norm, k_norm, eps, cos, sin, heads, kv_heads, dim}, Cache{k, v, block_size, pad, inverse}
 
-KERNEL rope_f32(HEADS, int first, int rows) { rope<F32>(HEADS_AND_CACHE, positions, slots, first, rows); }
-KERNEL rope_f16(HEADS, int first, int rows) { rope<F16>(HEADS_AND_CACHE, positions, slots, first, rows); }
+KERNEL rope_f32(HEADS, u16* out, float by, int rows) { rope<F32>(HEADS_AND_CACHE, positions, slots, out, by, rows); }
+KERNEL rope_f16(HEADS, u16* out, float by, int rows) { rope<F16>(HEADS_AND_CACHE, positions, slots, out, by, rows); }
 
 #define ATTEND(KV, LPT, G, type)                                                                                                                      \
   KERNEL __launch_bounds__(256, 2) attend_##type##_##LPT##_##G(HEADS, const int* seqs, const int* tables, int max_blocks, int window, float scale, int fused, \

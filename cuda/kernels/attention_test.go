@@ -12,9 +12,10 @@ import (
 var attentionTests = []kernelTest{
 	{[]string{"rope_f32", "rope_f16"}, testRope, []wrong{swap("cosines and sines", 8, 9), set("epsilon twice as large", 7, float32(2*normEps)), swap("keys and values", 13, 14)}},
 	{attends(), testAttend, []wrong{set("another scale", 24, float32(0.5)), set("a window of one more", 23, 12), swap("norms of queries and keys", 5, 6)}},
-	{[]string{"prefill_64", "prefill_64_2", "prefill_80", "prefill_96", "prefill_128"}, testPrefill, []wrong{
-		set("another scale", 24, float32(0.2)), set("a window of one more", 23, 72), swap("cosines and sines", 8, 9), set("no bias", 4, nil), set("a part fewer", 1, 1),
-		swap("norms of queries and keys", 5, 6),
+	{[]string{"prefill_64", "prefill_80", "prefill_96", "prefill_128"}, testPrefill, []wrong{swap("keys and values", 3, 4), set("a window of one more", 11, 72)}},
+	{qkvs(), testQKV, []wrong{
+		set("epsilon twice as large", 12, float32(2*normEps)), swap("cosines and sines", 13, 14), swap("keys and values", 18, 19), set("no bias", 9, nil), swap("norms of queries and keys", 10, 11),
+		set("another scale", 26, float32(0.31)), set("two column blocks fewer", 4, 4),
 	}},
 }
 
@@ -23,6 +24,17 @@ func attends() (names []string) {
 		for _, lanes := range []int{2, 4, 8, 16, 32} {
 			for _, together := range []int{1, 4} {
 				names = append(names, fmt.Sprintf("attend_%s_%d_%d", kv, lanes, together))
+			}
+		}
+	}
+	return names
+}
+
+func qkvs() (names []string) {
+	for _, d := range []dtype{bf16, f16} {
+		for _, tile := range []int{128, 256} {
+			for _, dim := range []int{64, 128} {
+				names = append(names, fmt.Sprintf("wgmma%d_qkv%d_%s", tile, dim, d))
 			}
 		}
 	}
@@ -240,33 +252,107 @@ func (a *attention) result(query func(row, head int) []float64) matrix {
 // query is a head as rope left it.
 func (a *attention) query(row, head int) []float64 { return a.qkv.v[row*a.ld+head*a.dim:][:a.dim] }
 
+// queryAt is where column j of a head of queries for the prefill kernels lies: see query_at.
+func queryAt(j int) int { return (j/16*4+j%8/2)*4 + j/8%2*2 + j%2 }
+
+// queries are all queries as the prefill kernels want them.
+func (a *attention) queries(by float64) []float64 {
+	out := untouched(a.rows * a.heads * a.dim)
+	for row, position := range a.positions {
+		for h := range a.heads {
+			if position < 0 {
+				continue
+			}
+			for j, v := range a.head(row, h) {
+				out[(row*a.heads+h)*a.dim+queryAt(j)] = v * by
+			}
+		}
+	}
+	return out
+}
+
+// nearQueries compares queries in float16.
+func (r *run) nearQueries(b *buffer, want []float64, dim int) {
+	r.compare(b, f16, want, dim, few+f16.unit(), func(i int) int { return 2 * i })
+}
+
 func testRope(k *kernel) {
 	for _, a := range []attention{
 		{heads: 6, kvHeads: 2, dim: 24, parts: 3, norms: true, bias: true, seqs: []sequence{{7, 7}, {0, 0}, {12, 3}}},
 		{heads: 3, kvHeads: 3, dim: 2, parts: 1, seqs: []sequence{{4, 4}}},
 		{heads: 7, kvHeads: 1, dim: 10, parts: 2, bias: true, seqs: []sequence{{1, 1}, {20, 20}}},
-		{heads: 2, kvHeads: 1, dim: 80, parts: 2, norms: true, seqs: []sequence{{33, 2}, {0, 0}, {6, 6}}},
+		{heads: 2, kvHeads: 1, dim: 80, parts: 1, norms: true, seqs: []sequence{{33, 2}, {0, 0}, {6, 6}}},
 		{heads: 8, kvHeads: 8, dim: 128, parts: 4, seqs: []sequence{{9, 9}}},
 		{heads: 2, kvHeads: 1, dim: 256, parts: 1, norms: true, bias: true, seqs: []sequence{{5, 5}}},
 	} {
-		k.run(a.shape(), func(r *run) {
-			a.kv = typeOf(k.name)
-			r.build(&a, false)
-			first := 0
-			if a.parts == 1 { // only keys and values
-				first = a.heads
+		for _, apart := range []bool{false, true} { // queries for the prefill kernels, in heads of blocks of 16
+			if apart && a.dim%16 != 0 {
+				continue
 			}
-			r.launch(k.name, cuda.Dim{X: (a.rows + 3) / 4, Y: (a.heads + 2*a.kvHeads - first + 3) / 4}, 128, 0, append(slices.Clone(a.args), first, a.rows)...)
-			a.tablesBuf.scratch()
-			want := slices.Clone(a.qkv.v)
-			for row, position := range a.positions {
-				for h := first; h < a.heads; h++ {
-					if position >= 0 {
-						copy(want[row*a.ld+h*a.dim:], a.head(row, h))
-					}
+			k.run(fmt.Sprintf("%s, queries apart %t", a.shape(), apart), func(r *run) {
+				a := a
+				a.kv = typeOf(k.name)
+				r.build(&a, false)
+				q, by := (*buffer)(nil), 0.3
+				if apart {
+					q = r.out("q", 2*a.rows*a.heads*a.dim)
 				}
+				r.launch(k.name, cuda.Dim{X: (a.rows + 3) / 4, Y: (a.heads + 2*a.kvHeads + 3) / 4}, 128, 0, append(slices.Clone(a.args), optional(q), float32(by), a.rows)...)
+				a.tablesBuf.scratch()
+				if apart {
+					r.nearQueries(q, a.queries(float64(float32(by))), a.dim)
+				} else {
+					want := slices.Clone(a.qkv.v)
+					for row, position := range a.positions {
+						for h := range a.heads {
+							if position >= 0 {
+								copy(want[row*a.ld+h*a.dim:], a.head(row, h))
+							}
+						}
+					}
+					r.near(a.qkvBuf, want, a.dim, 2*few)
+				}
+				a.write()
+				r.nearCache(&a)
+			})
+		}
+	}
+}
+
+// testQKV: the product of queries, keys and values that puts them in their places. What it reads of the product's other kernels' arguments is the bias.
+func testQKV(k *kernel) {
+	var tile, dim int
+	if _, err := fmt.Sscanf(k.name, "wgmma%d_qkv%d", &tile, &dim); err != nil {
+		panic(err)
+	}
+	cluster := tile / 128
+	for _, a := range []attention{
+		{heads: 4, kvHeads: 2, norms: true, bias: true, seqs: []sequence{{7, 7}, {150, 130}}},
+		{heads: 3, kvHeads: 1, bias: true, seqs: []sequence{{90, 66}}},
+		{heads: 5, kvHeads: 5, seqs: []sequence{{1, 1}, {300, 300}}},
+	} {
+		a.dim, a.kv, a.parts = dim, f16, 1
+		k.run(a.shape(), func(r *run) {
+			r.build(&a, false)
+			d, cols := typeOf(k.name), 192
+			x := r.operand("x", d, rounded, a.rows, cols, 1)
+			size := 1 / math.Sqrt(float64(cols))
+			if a.norms {
+				size *= 3e-3 // epsilon shows
 			}
-			r.near(a.qkvBuf, want, a.dim, 2*few)
+			w := r.operand("w", d, rounded, a.ld, cols, size)
+			a.qkv = multiply(x.matrix, w.matrix, nil, 0, cols)
+			q, by := r.out("q", 2*a.rows*a.heads*a.dim), 0.3
+			args := append([]any{x.buffer, w.buffer, a.rows, a.ld, w.blocks()}, a.args...)
+			args[5] = any(nil) // the product goes nowhere else
+			r.launchAs(k.name, cuda.Launch{
+				Grid: cuda.Dim{X: 2 * cluster}, Block: cuda.Dim{X: 384}, Shared: 4*(16<<10+tile*128) + 8*tile*16 + 64, Cluster: cuda.Dim{X: cluster},
+			}, append(args, q, float32(by))...)
+			a.tablesBuf.scratch()
+			// Errors of the product, of rows of about its size.
+			want := a.queries(float64(float32(by)))
+			r.compare(q, f16, want, a.dim, 4*sum(cols)+f16.unit(), func(i int) int { return 2 * i })
+			a.qkvBuf.scratch()
 			a.write()
 			r.nearCache(&a)
 		})
@@ -355,28 +441,24 @@ func (r *run) attend(name string, a *attention, together, splits int, fused bool
 // prefillRows is how many rows of a sequence a block takes.
 const prefillRows = 64
 
-// testPrefill: queries and weights are rounded to float16 on their way to the tensor cores: a score of about 1 is off by that unit, and so is a weight.
+// testPrefill: queries and weights are rounded to float16 on their way to the tensor cores: a weight is off by that unit.
 func testPrefill(k *kernel) {
-	var dim, together int
-	if n, _ := fmt.Sscanf(k.name, "prefill_%d_%d", &dim, &together); n < 2 {
-		together = 1
+	var dim int
+	if _, err := fmt.Sscanf(k.name, "prefill_%d", &dim); err != nil {
+		panic(err)
 	}
 	for _, c := range []struct {
-		heads, kvHeads, mode, parts int
-		out                         dtype
-		norms, bias                 bool
-		seqs                        []sequence
-		window                      int
+		heads, kvHeads, mode int
+		out                  dtype
+		seqs                 []sequence
+		window               int
 	}{
-		{4, 2, rounded, 2, bf16, true, true, []sequence{{130, 130}, {1, 1}}, 71},
-		{3, 3, split, 1, f16, false, false, []sequence{{64, 64}, {65, 1}, {200, 37}}, 0},
-		{5, 1, rounded, 1, f16, false, true, []sequence{{7, 7}, {190, 70}}, 3},
-		{2, 1, split, 3, bf16, true, false, []sequence{{100, 100}}, 0},
+		{4, 2, rounded, bf16, []sequence{{130, 130}, {1, 1}}, 71},
+		{3, 3, split, f16, []sequence{{64, 64}, {65, 1}, {200, 37}}, 0},
+		{5, 1, rounded, f16, []sequence{{7, 7}, {190, 70}}, 3},
+		{2, 1, split, bf16, []sequence{{100, 100}}, 0},
 	} {
-		a := &attention{
-			heads: c.heads * together, kvHeads: c.kvHeads, dim: dim, kv: f16, parts: c.parts, norms: c.norms, bias: c.bias, window: c.window, seqs: c.seqs,
-			scale: float64(float32(1 / math.Sqrt(float64(dim)))),
-		}
+		a := &attention{heads: c.heads, kvHeads: c.kvHeads, dim: dim, kv: f16, window: c.window, seqs: c.seqs, scale: 1 / math.Sqrt(float64(dim))}
 		k.run(a.shape(), func(r *run) {
 			r.build(a, true)
 			var tiles []int
@@ -387,11 +469,22 @@ func testPrefill(k *kernel) {
 				}
 				row += s.rows
 			}
+			queries := random(r.Rand, f16, a.rows*a.heads, dim, a.scale*math.Log2E)
+			data := make([]byte, 2*len(queries.v))
+			for i, v := range queries.v {
+				f16.put(data[2*(i/dim*dim+queryAt(i%dim)):], v)
+			}
+			query := func(row, head int) []float64 {
+				q := slices.Clone(queries.row(row*a.heads + head))
+				for j := range q {
+					q[j] /= a.scale * math.Log2E // the reference scales itself
+				}
+				return q
+			}
 			out := r.activation("out", c.out, c.mode, a.rows, a.heads*a.dim)
-			args := append(slices.Clone(a.args), r.ints("seqs", a.rowSeqs...), a.tablesBuf, a.maxBlocks, a.window, float32(a.scale), r.ints("tiles", tiles...), out.buffer, int64(out.plane),
-				out.mode, int(c.out), out.kb)
-			r.launch(k.name, cuda.Dim{X: len(tiles) / 2, Y: a.heads / together}, 128, 4*prefillRows*(2*dim+16), args...)
-			r.nearActivation(out, a.result(a.head), a.dim, 6*f16.unit())
+			r.launch(k.name, cuda.Dim{X: len(tiles) / 2, Y: a.heads}, 128, 4*prefillRows*(2*dim+16), r.in("q", data), a.heads, a.kvHeads, a.kBuf, a.vBuf, a.blockSize,
+				a.args[17], a.args[18], r.ints("seqs", a.rowSeqs...), a.tablesBuf, a.maxBlocks, a.window, r.ints("tiles", tiles...), out.buffer, int64(out.plane), out.mode, int(c.out), out.kb)
+			r.nearActivation(out, a.result(query), a.dim, 2*f16.unit())
 		})
 	}
 }

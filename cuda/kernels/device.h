@@ -20,6 +20,8 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 struct __attribute__((aligned(16))) V4 { u32 x, y, z, w; };
 struct __attribute__((aligned(16))) F4 { float x, y, z, w; };
+struct __attribute__((aligned(8))) U2 { u32 x, y; };
+struct __attribute__((aligned(8))) F2 { float x, y; };
 
 enum { F32 = 0, BF16 = 1, F16 = 2 };      // element types
 enum { PLAIN = 0, SPLIT = 1, ROUND = 2 }; // activations: float32 rows; two 16-bit panels whose sum has 16 bits of mantissa; one

@@ -1,10 +1,14 @@
 // Attention of prompts on tensor cores, over a float16 cache. A block takes up to 64 rows of one sequence and H query heads of one KV head; keys and values come in tiles
-// of 64 tokens, later ones under way. Queries come as parts of their product and are added up, normalized and rotated here; keys and values are in the cache already.
+// of 64 tokens, later ones under way. Queries lie as query_at says, times scale and log2 e; keys and values are in the cache already.
 
 struct Prefill {
+  const u16* q;
+  int heads, kv_heads;
+  const u8 *k, *v;
+  int block_size;
+  u64 inverse;
   const int *positions, *seqs, *tables, *tiles; // tiles: first row and number of rows, for each block
   int max_blocks, window;
-  float scale;
   Act out;
   int type, kb;
 };
@@ -23,51 +27,14 @@ DEV void put2(const Act& a, int w, u32 row, u32 k, u32 kb, float x, float y) {
   if (w == BF16) *(u32*)(p + a.plane) = pack2<BF16>(x - first<BF16>(word), y - second<BF16>(word));
   else *(u32*)(p + a.plane) = pack2<F16>(x - first<F16>(word), y - second<F16>(word));
 }
-struct __attribute__((aligned(8))) F2 { float x, y; };
 DEV float larger(float a, float b) { float r; asm("max.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; } // one instruction; of a NaN and a number the number
 
-// query is a row of a head as the quad of lanes needs it for fragments: lane t has columns 8i + 2t and the next, in float16 and times by. Half a head is whole blocks of 8.
-template <int D> DEV void query(const Heads& h, u32 row, int head, int position, float by, u32* q) {
-  const int N = D / 8, half = D / 2;
-  u32 t = tid() & 3;
-  const float *p = h.qkv + (u64)row * h.ld + head * D + t * 2, *cos = h.cos + (u64)position * half + t * 2, *sin = h.sin + (u64)position * half + t * 2;
-  F2 x[N];
-#pragma unroll
-  for (int i = 0; i < N; i++) x[i] = *(const F2*)(p + i * 8);
-#pragma unroll 1
-  for (int s = 1; s < h.nparts; s++) {
-    p += h.part_stride;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-      F2 y = *(const F2*)(p + i * 8);
-      x[i].x += y.x, x[i].y += y.y;
-    }
-  }
-  if (h.bias) {
-#pragma unroll
-    for (int i = 0; i < N; i++) x[i].x += h.bias[head * D + i * 8 + t * 2], x[i].y += h.bias[head * D + i * 8 + t * 2 + 1];
-  }
-  if (h.q_norm) {
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < N; i++) sum += x[i].x * x[i].x + x[i].y * x[i].y;
-    sum += shx(sum, 1), sum += shx(sum, 2);
-    float scale = rsqrt(sum / D + h.eps);
-#pragma unroll
-    for (int i = 0; i < N; i++) x[i].x *= scale * h.q_norm[i * 8 + t * 2], x[i].y *= scale * h.q_norm[i * 8 + t * 2 + 1];
-  }
-#pragma unroll
-  for (int i = 0; i < N / 2; i++) {
-    F2 c = *(const F2*)(cos + i * 8), s = *(const F2*)(sin + i * 8), a = x[i], b = x[i + N / 2];
-    q[i] = pack2<F16>((a.x * c.x - b.x * s.x) * by, (a.y * c.y - b.y * s.y) * by);
-    q[i + N / 2] = pack2<F16>((b.x * c.x + a.x * s.x) * by, (b.y * c.y + a.y * s.y) * by);
-  }
-}
+DEV u32 pack_halves(float a, float b) { u32 r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a)); return r; } // of small numbers
 
-template <int D, int H, int BUFFERS> DEV void prefill(const Heads& h, const Cache& c, const Prefill& a, u8* smem) {
+template <int D, int H, int BUFFERS> DEV void prefill(const Prefill& a, u8* smem) {
   const int TILE = 64, STRIDE = D * 2 + 16, SIZE = TILE * STRIDE, CHUNKS = D / 8, MINE = TILE * CHUNKS / 128; // bytes a row of shared memory; of a tile; 16-byte chunks a row; a thread
   dependency_wait();
-  u32 lane = tid() & 31, warp = tid() >> 5, g = lane >> 2, t = lane & 3, head = bidy() * H, kv = head / (h.heads / h.kv_heads);
+  u32 lane = tid() & 31, warp = tid() >> 5, g = lane >> 2, t = lane & 3, head = bidy() * H, kv = head / (a.heads / a.kv_heads);
   int row0 = a.tiles[2 * bid()], rows = a.tiles[2 * bid() + 1];
   int first_position = a.positions[row0], end = first_position + rows;
   int low = a.window > 0 && first_position + 1 > a.window ? (first_position + 1 - a.window) / TILE * TILE : 0;
@@ -79,8 +46,8 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Heads& h, const Cach
 #pragma unroll
     for (int m = 0; m < MINE; m++) {
       int pos = next + (int)(m * 128 + tid()) / CHUNKS, use = pos < end ? pos : end - 1;
-      u32 b = (u32)(((u64)use * c.inverse) >> 40);
-      block[m] = table[b], offset[m] = use - b * c.block_size;
+      u32 b = (u32)(((u64)use * a.inverse) >> 40);
+      block[m] = table[b], offset[m] = use - b * a.block_size;
     }
   };
   auto fetch = [&](u32 buffer) {
@@ -88,10 +55,10 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Heads& h, const Cach
 #pragma unroll
       for (int m = 0; m < MINE; m++) {
         int token = (int)(m * 128 + tid()) / CHUNKS, chunk = (int)(m * 128 + tid()) % CHUNKS;
-        u64 from = ((((u64)block[m] * h.kv_heads + kv) * c.block_size + offset[m]) * D + chunk * 8) * 2;
+        u64 from = ((((u64)block[m] * a.kv_heads + kv) * a.block_size + offset[m]) * D + chunk * 8) * 2;
         u32 to = base + buffer * 2 * SIZE + token * STRIDE + chunk * 16;
-        copy16_if(to, c.k + from, next + token < end);
-        copy16_if(to + SIZE, c.v + from, next + token < end);
+        copy16_if(to, a.k + from, next + token < end);
+        copy16_if(to + SIZE, a.v + from, next + token < end);
       }
       next += TILE;
       locate();
@@ -105,13 +72,14 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Heads& h, const Cach
   // The queries of rows g and g+8 of the warp's 16, as fragments.
   int ra = warp * 16 + g, rb = ra + 8;
   u32 qa[H][D / 8], qb[H][D / 8];
-  const float by = a.scale * 1.44269504f;
 #pragma unroll
-  for (int i = 0; i < H; i++) {
-    int ca = ra < rows ? ra : rows - 1, cb = rb < rows ? rb : rows - 1;
-    query<D>(h, row0 + ca, head + i, first_position + ca, by, qa[i]);
-    query<D>(h, row0 + cb, head + i, first_position + cb, by, qb[i]);
-  }
+  for (int i = 0; i < H; i++)
+#pragma unroll
+    for (int m = 0; m < D / 16; m++) {
+      U2 x = *(const U2*)(a.q + query_at(row0 + (ra < rows ? ra : rows - 1), a.heads, D, head + i, m, t));
+      U2 y = *(const U2*)(a.q + query_at(row0 + (rb < rows ? rb : rows - 1), a.heads, D, head + i, m, t));
+      qa[i][2 * m] = x.x, qa[i][2 * m + 1] = x.y, qb[i][2 * m] = y.x, qb[i][2 * m + 1] = y.y;
+    }
   float o[H][D / 8][4], ma[H], mb[H], la[H], lb[H];
 #pragma unroll
   for (int i = 0; i < H; i++) {
@@ -128,6 +96,7 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Heads& h, const Cach
     fetch(buffer == 0 ? BUFFERS - 1 : buffer - 1); // what was read in the last turn
     u32 ks = base + buffer * 2 * SIZE, vs = ks + SIZE, p[H][4][4];
     buffer = buffer == BUFFERS - 1 ? 0 : buffer + 1;
+    int need = (least + 15 - at) / 16 + 1; // groups of 16 tokens that some row of the warp may see
     float s[H][8][4];
 #pragma unroll
     for (int i = 0; i < H; i++)
@@ -137,6 +106,7 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Heads& h, const Cach
     for (int k = 0; k < D / 16; k++)
 #pragma unroll
       for (int j = 0; j < 4; j++) {
+        if (j >= need) break;
         u32 w[4];
         matrix4(w, ks + (j * 16 + (m >> 1) * 8 + r8) * STRIDE + (k * 2 + (m & 1)) * 16);
 #pragma unroll
@@ -175,11 +145,12 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Heads& h, const Cach
         float* x = s[i][j];
         x[0] = ex2(x[0] - za), x[1] = ex2(x[1] - za), x[2] = ex2(x[2] - zb), x[3] = ex2(x[3] - zb);
         la[i] += x[0] + x[1], lb[i] += x[2] + x[3];
-        p[i][j >> 1][(j & 1) * 2] = pack2<F16>(x[0], x[1]), p[i][j >> 1][(j & 1) * 2 + 1] = pack2<F16>(x[2], x[3]);
+        p[i][j >> 1][(j & 1) * 2] = pack_halves(x[0], x[1]), p[i][j >> 1][(j & 1) * 2 + 1] = pack_halves(x[2], x[3]);
       }
     }
 #pragma unroll
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < 4; k++) {
+      if (k >= need) break;
 #pragma unroll
       for (int j = 0; j < D / 16; j++) {
         u32 w[4];
@@ -190,6 +161,7 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Heads& h, const Cach
           mma<F16>(o[i][2 * j + 1], p[i][k][0], p[i][k][1], p[i][k][2], p[i][k][3], w[2], w[3]);
         }
       }
+    }
   }
 #pragma unroll
   for (int i = 0; i < H; i++) {
@@ -203,14 +175,12 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Heads& h, const Cach
   }
 }
 #define PREFILL(name, BLOCKS, ...)                                                                                                                     \
-  KERNEL __launch_bounds__(128, BLOCKS) name(HEADS, const int* seqs, const int* tables, int max_blocks, int window, float scale, const int* tiles, u8* out, \
-                                             u64 plane, int mode, int type, int kb) {                                                                  \
+  KERNEL __launch_bounds__(128, BLOCKS) name(const u16* q, int heads, int kv_heads, const u8* k, const u8* v, int block_size, u64 inverse, const int* positions, \
+                                             const int* seqs, const int* tables, int max_blocks, int window, const int* tiles, u8* out, u64 plane, int mode, int type, int kb) { \
     extern __shared__ F4 dynamic[];                                                                                                                    \
-    prefill<__VA_ARGS__>(HEADS_AND_CACHE, Prefill{positions, seqs, tables, tiles, max_blocks, window, scale, Act{out, plane, mode}, type, kb}, (u8*)dynamic); \
-    (void)slots;                                                                                                                                       \
+    prefill<__VA_ARGS__>(Prefill{q, heads, kv_heads, k, v, block_size, inverse, positions, seqs, tables, tiles, max_blocks, window, Act{out, plane, mode}, type, kb}, (u8*)dynamic); \
   }
-PREFILL(prefill_64, 3, 64, 1, 2)
-PREFILL(prefill_64_2, 2, 64, 2, 2)
-PREFILL(prefill_80, 2, 80, 1, 2)
-PREFILL(prefill_96, 2, 96, 1, 2)
-PREFILL(prefill_128, 2, 128, 1, 2)
+PREFILL(prefill_64, 4, 64, 1, 2)
+PREFILL(prefill_80, 3, 80, 1, 2)
+PREFILL(prefill_96, 3, 96, 1, 2)
+PREFILL(prefill_128, 3, 128, 1, 2)

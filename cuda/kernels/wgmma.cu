@@ -138,7 +138,101 @@ template <int W, int BN> DEV void put_tile(const Product& a, const float* c, u32
   }
 }
 
-template <int W, int BN, int CLUSTER> DEV void product(const Product& a, u32 base) {
+// Places is where the heads of a product of queries, keys and values go: queries as query_at says, times by; keys and values to the cache.
+struct Places {
+  Heads h; // no parts
+  Cache c;
+  const int *positions, *slots;
+  u16* q;
+  float by;
+};
+
+// turn4 gives lane t of a quad the t-th words of its four lanes: w[i] is column pair t of block i before, and pair i of block t after.
+DEV void turn4(u32* w) {
+  bool odd = tid() & 1, high = tid() & 2;
+  u32 x = shxu(odd ? w[0] : w[1], 1), y = shxu(odd ? w[2] : w[3], 1);
+  u32 a0 = odd ? x : w[0], a1 = odd ? w[1] : x, b0 = odd ? y : w[2], b1 = odd ? w[3] : y;
+  x = shxu(high ? a0 : b0, 2), y = shxu(high ? a1 : b1, 2);
+  w[0] = high ? x : a0, w[1] = high ? y : a1, w[2] = high ? b0 : x, w[3] = high ? b1 : y;
+}
+
+// put_heads is put_tile for heads of D: it adds the bias, normalizes and rotates what head_of does, lane t of a quad having columns 8i + 2t and the next.
+template <int BN, int D> DEV void put_heads(const Product& a, const Places& p, const float* c, u32 tile_t, u32 r16, u32 column) {
+  const int N = D / 8;
+  u32 lane = tid() & 31, t = lane & 3;
+#pragma unroll
+  for (u32 h = 0; h < 2; h++) {
+    int row = tile_t * 128 + r16 * 16 + h * 8 + (lane >> 2);
+    bool in = row < a.tokens;
+    int position = p.positions[in ? row : a.tokens - 1], slot = p.slots[in ? row : a.tokens - 1];
+    F2 cos[N / 2], sin[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+      cos[i] = *(const F2*)(p.h.cos + (u64)position * (D / 2) + i * 8 + t * 2);
+      sin[i] = *(const F2*)(p.h.sin + (u64)position * (D / 2) + i * 8 + t * 2);
+    }
+#pragma unroll
+    for (int n = 0; n < BN / D; n++) {
+      u32 first = column + n * D;
+      if ((int)first >= a.rows) break;
+      int head = first / D, kv = head - p.h.heads;
+      const float* norm = kv < 0 ? p.h.q_norm : kv < p.h.kv_heads ? p.h.k_norm : nullptr;
+      F2 x[N];
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        x[i] = F2{c[(n * N + i) * 4 + h * 2], c[(n * N + i) * 4 + h * 2 + 1]};
+        if (p.h.bias) x[i].x += p.h.bias[first + i * 8 + t * 2], x[i].y += p.h.bias[first + i * 8 + t * 2 + 1];
+      }
+      if (norm) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) sum += x[i].x * x[i].x + x[i].y * x[i].y;
+        sum += shx(sum, 1), sum += shx(sum, 2);
+        float scale = rsqrt(sum / D + p.h.eps);
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i].x *= scale * norm[i * 8 + t * 2], x[i].y *= scale * norm[i * 8 + t * 2 + 1];
+      }
+      if (kv < p.h.kv_heads)
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+          F2 v = x[i], w = x[i + N / 2];
+          x[i] = F2{v.x * cos[i].x - w.x * sin[i].x, v.y * cos[i].y - w.y * sin[i].y};
+          x[i + N / 2] = F2{w.x * cos[i].x + v.x * sin[i].x, w.y * cos[i].y + v.y * sin[i].y};
+        }
+      u32 w[N];
+      float by = kv < 0 ? p.by : 1;
+#pragma unroll
+      for (int i = 0; i < N; i++) w[i] = pack2<F16>(x[i].x * by, x[i].y * by);
+      if (kv < 0) {
+#pragma unroll
+        for (int m = 0; m < D / 16; m++)
+          if (in) *(U2*)(p.q + query_at(row, p.h.heads, D, head, m, t)) = U2{w[2 * m], w[2 * m + 1]};
+        continue;
+      }
+      u8* to = (kv < p.h.kv_heads ? p.c.k : p.c.v) + (cache_at(p.c, p.h.kv_heads, slot, kv < p.h.kv_heads ? kv : kv - p.h.kv_heads) + t * 8) * 2;
+#pragma unroll
+      for (int i = 0; i < N; i += 4) {
+        turn4(w + i);
+        if (in) *(V4*)(to + i * 16) = V4{w[i], w[i + 1], w[i + 2], w[i + 3]};
+      }
+    }
+  }
+}
+
+// What a kernel does with a warp's results.
+template <int W, int BN> struct PutTile {
+  const Product& a;
+  __device__ __forceinline__ void operator()(const float* c, u32 staging, u32 tile_t, u32 r16, u32 column, u32 part) const {
+    put_tile<W, BN>(a, c, staging, tile_t, r16, column, part);
+  }
+};
+template <int BN, int D> struct PutHeads {
+  const Product& a;
+  const Places& p;
+  __device__ __forceinline__ void operator()(const float* c, u32, u32 tile_t, u32 r16, u32 column, u32) const { put_heads<BN, D>(a, p, c, tile_t, r16, column); }
+};
+
+template <int W, int BN, int CLUSTER, class Put> DEV void product(const Product& a, u32 base, const Put& put) {
   typedef Stages<BN> S;
   const u32 BAND = 16 / CLUSTER; // tiles of tokens go together over all rows of W, so that both stay in L2
   u32 warp = tid() >> 5, group = warp >> 2, lane = tid() & 31, rank = CLUSTER == 2 ? bid() & 1 : 0;
@@ -218,20 +312,37 @@ template <int W, int BN, int CLUSTER> DEV void product(const Product& a, u32 bas
       }
       multiplied<BN>(c);
       release(before);
-      if (tile_t < panels) put_tile<W, BN>(a, c, staging, tile_t, group * 4 + (warp & 3), tile_n * BN, part);
+      if (tile_t < panels) put(c, staging, tile_t, group * 4 + (warp & 3), tile_n * BN, part);
     }
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }
   if (CLUSTER == 2) cluster_sync(); // the other block may still write here, and arrive
 }
-#define PRODUCT(name, ...)                                                                                                                                        \
+#define PRODUCT(name, W, BN, CLUSTER)                                                                                                                             \
   KERNEL __launch_bounds__(384, 1) name(const u8* x, const u8* w, float* out, u64 part_stride, int mode, u8* act, int act_kb, const float* bias, int tokens, int rows, \
                                          int ld, int kb, int splits) {                                                                                            \
     extern __shared__ __attribute__((aligned(1024))) u8 stages[];                                                                                                 \
-    product<__VA_ARGS__>(Product{x, w, out, part_stride, mode, act, act_kb, bias, tokens, rows, ld, kb, splits}, shared_address(stages));                          \
+    Product a{x, w, out, part_stride, mode, act, act_kb, bias, tokens, rows, ld, kb, splits};                                                                     \
+    product<W, BN, CLUSTER>(a, shared_address(stages), PutTile<W, BN>{a});                                                                                        \
   }
 PRODUCT(wgmma128_bf16, BF16, 128, 1)
 PRODUCT(wgmma256_bf16, BF16, 256, 2)
 PRODUCT(wgmma128_f16, F16, 128, 1)
 PRODUCT(wgmma256_f16, F16, 256, 2)
+
+// The product of queries, keys and values of prompts, for heads of 64 or 128: all that rope does is done on the way.
+#define QKV(name, W, BN, CLUSTER, D)                                                                                                                              \
+  KERNEL __launch_bounds__(384, 1) name(const u8* x, const u8* w, int tokens, int rows, int kb, HEADS, u16* q, float by) {                                        \
+    extern __shared__ __attribute__((aligned(1024))) u8 stages[];                                                                                                 \
+    Product a{x, w, nullptr, 0, STORE, nullptr, 0, nullptr, tokens, rows, 0, kb, 1};                                                                              \
+    Places p{Heads{qkv, nparts, part_stride, ld, bias, q_norm, k_norm, eps, cos, sin, heads, kv_heads, dim}, Cache{k, v, block_size, pad, inverse}, positions, slots, q, by}; \
+    product<W, BN, CLUSTER>(a, shared_address(stages), PutHeads<BN, D>{a, p});                                                                                    \
+  }
+#define QKVS(type, W)                              \
+  QKV(wgmma128_qkv64_##type, W, 128, 1, 64)       \
+  QKV(wgmma256_qkv64_##type, W, 256, 2, 64)       \
+  QKV(wgmma128_qkv128_##type, W, 128, 1, 128)     \
+  QKV(wgmma256_qkv128_##type, W, 256, 2, 128)
+QKVS(bf16, BF16)
+QKVS(f16, F16)
 #endif

@@ -48,6 +48,10 @@ func TestArguments(t *testing.T) {
 					return err
 				})
 				require.ErrorContains(t, err, "wgmma")
+				if r.tiled() {
+					err := r.worker.Do(func() error { return r.qkv(&step{tokens: tokens}, 0) })
+					require.ErrorContains(t, err, "_qkv")
+				}
 			}
 		}
 		maps.Copy(launched, r.kernels.launched)

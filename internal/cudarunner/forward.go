@@ -2,8 +2,6 @@ package cudarunner
 
 import (
 	"fmt"
-	"math"
-	"slices"
 
 	"github.com/enginetest/enginetest/cuda"
 )
@@ -90,12 +88,22 @@ func (r *Runner) layerOfMany(s *step, i int) error {
 	if err := r.normalize(s, l.inputNorm, s.tokens, 0, w.h, mode); err != nil {
 		return err
 	}
-	parts, err := r.product(l.qkv, w.h, mode, s.tokens, w.ptr(w.qkv), l.qkv.rows, store, output{})
-	if err != nil {
-		return err
-	}
-	if err := r.attention(s, i, parts, output{w.attn.at, w.attn.plane, mode, w.attn.kb}); err != nil {
-		return err
+	out := output{w.attn.at, w.attn.plane, mode, w.attn.kb}
+	if r.placesHeads(s, l.qkv) {
+		if err := r.qkv(s, i); err != nil {
+			return err
+		}
+		if err := r.prefill(s, i, out); err != nil {
+			return err
+		}
+	} else {
+		parts, err := r.product(l.qkv, w.h, mode, s.tokens, w.ptr(w.qkv), l.qkv.rows, store, output{})
+		if err != nil {
+			return err
+		}
+		if err := r.attention(s, i, parts, out); err != nil {
+			return err
+		}
 	}
 	if err := r.addProduct(s, l.o, w.attn, mode); err != nil {
 		return err
@@ -218,6 +226,19 @@ func (r *Runner) wgmmaRows(m matrix, tokens int) int {
 	return 128
 }
 
+// wgmmaLaunch is how such a product is launched: blocks that stay, each with 4 stages, what its 8 warps write, and the stages' barriers in shared memory.
+func (r *Runner) wgmmaLaunch(m matrix, tokens, parts int, kind string) (name string, l cuda.Launch) {
+	rows, cluster := r.wgmmaRows(m, tokens), 1
+	if rows == 256 {
+		cluster = 2
+	}
+	tiles := ((tokens+127)/128 + cluster - 1) / cluster * ((m.rows + rows - 1) / rows) * parts
+	return fmt.Sprintf("wgmma%d_%s%s", rows, kind, r.weight), cuda.Launch{
+		Grid: cuda.Dim{X: cluster * min(tiles, r.kernels.sms/cluster)}, Block: cuda.Dim{X: 384}, Shared: 4*(16<<10+rows*128) + 8*rows*16 + 4*2*8,
+		Cluster: cuda.Dim{X: cluster},
+	}
+}
+
 // product multiplies rows with a matrix; it returns the number of parts that it left in out.
 func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.DevicePtr, ld, what int, act output) (int, error) {
 	w, parts := &r.work, 1
@@ -250,16 +271,8 @@ func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.Device
 			out, stride, what, w.ptr(act.at), act.plane, act.mode, act.kb, r.at(bias), tokens, m.rows, ld, m.kb(), warps)
 	}
 	if r.wgmma(m, tokens) {
-		rows, cluster := r.wgmmaRows(m, tokens), 1
-		if rows == 256 {
-			cluster = 2
-		}
-		tiles := ((tokens+127)/128 + cluster - 1) / cluster * ((m.rows + rows - 1) / rows) * parts
-		shared := 4*(16<<10+rows*128) + 8*rows*16 + 4*2*8 // stages, staging, barriers
-		name := fmt.Sprintf("wgmma%d_%s", rows, r.weight)
-		return parts, r.kernels.launch(r.stream, name, cuda.Launch{
-			Grid: cuda.Dim{X: cluster * min(tiles, r.kernels.sms/cluster)}, Block: cuda.Dim{X: 384}, Shared: shared, Cluster: cuda.Dim{X: cluster},
-		}, w.ptr(x.at), r.at(m.at), out, stride, what, w.ptr(act.at), act.kb, r.at(bias), tokens, m.rows, ld, m.kb(), parts)
+		name, l := r.wgmmaLaunch(m, tokens, parts, "")
+		return parts, r.kernels.launch(r.stream, name, l, w.ptr(x.at), r.at(m.at), out, stride, what, w.ptr(act.at), act.kb, r.at(bias), tokens, m.rows, ld, m.kb(), parts)
 	}
 	tile, threads, shared := 128, 128, 3*32<<10
 	if r.weight == f32 {
@@ -268,84 +281,6 @@ func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.Device
 	blocks := (tokens + tile - 1) / tile * ((m.rows + tile - 1) / tile)
 	return parts, r.run("gemm_"+r.weight.String(), cuda.Dim{X: blocks, Y: parts}, threads, shared, w.ptr(x.at), r.at(m.at), x.plane, planes, out, stride, what,
 		w.ptr(act.at), act.plane, act.mode, act.kb, r.at(bias), tokens, m.rows, ld, m.kb())
-}
-
-// attention rotates queries and keys, writes keys and values to the cache and attends. The heads are in parts in work.qkv.
-func (r *Runner) attention(s *step, i, parts int, out output) error {
-	l, w, kv := &r.layers[i], &r.work, "f16"
-	if r.kvF32 {
-		kv = "f32"
-	}
-	half := r.kv.Size() / int64(2*r.NumLayers)
-	k := r.kv.Ptr() + cuda.DevicePtr(int64(2*i)*half)
-	heads := []any{
-		w.ptr(w.qkv), parts, int64(s.tokens * l.qkv.rows), l.qkv.rows, r.at(l.qkv.bias), r.at(l.qNorm), r.at(l.kNorm), float32(r.RMSNormEps), r.rope.cos(),
-		r.rope.sin(), r.NumHeads, r.NumKVHeads, r.HeadDim, k, k + cuda.DevicePtr(half), r.options.BlockSize, r.headPad, (int64(1)<<40 + int64(r.options.BlockSize) - 1) / int64(r.options.BlockSize), s.in.positions, s.in.slots,
-	}
-	fused := 1
-	if !s.decode {
-		fused = 0
-		first := 0 // the heads that are rotated: the prefill kernels do the queries themselves
-		if r.tiled() {
-			first = r.NumHeads
-		}
-		if err := r.run("rope_"+kv, cuda.Dim{X: (s.tokens + 3) / 4, Y: (r.NumHeads + 2*r.NumKVHeads - first + 3) / 4}, 128, 0, append(heads, first, s.tokens)...); err != nil {
-			return err
-		}
-	}
-	if !s.decode && r.tiled() {
-		d := r.HeadDim
-		name, together := fmt.Sprintf("prefill_%d", d), 1
-		if d == 64 && r.NumHeads/r.NumKVHeads%2 == 0 {
-			name, together = "prefill_64_2", 2
-		}
-		return r.run(name, cuda.Dim{X: s.tiles, Y: r.NumHeads / together}, 128, 4*tileRows*(2*d+16), append(heads, s.in.seqs, s.in.tables, s.maxTable,
-			r.LayerWindow(i), float32(1/math.Sqrt(float64(d))), s.in.tiles, w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb)...)
-	}
-	lanes := "2"
-	for _, n := range []int{4, 8, 16, 32} {
-		if r.headPad > 8*n/2 {
-			lanes = map[int]string{4: "4", 8: "8", 16: "16", 32: "32"}[n]
-		}
-	}
-	together, name := r.together()
-	groups := (r.NumHeads/r.NumKVHeads + together - 1) / together
-	warps := 4
-	if s.decode {
-		warps = 8
-	}
-	shared := 4 * ((together+2+warps*together)*r.headPad + warps*together*2)
-	args := append(heads, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i), float32(1/math.Sqrt(float64(r.HeadDim))), fused,
-		w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb, w.ptr(w.partial), w.ptr(w.done))
-	return r.run("attend_"+kv+"_"+lanes+"_"+name, cuda.Dim{X: s.tokens, Y: r.NumKVHeads * groups, Z: s.splits}, 32*warps, shared, args...)
-}
-
-// tileRows is how many rows of a sequence a block of the prefill kernels takes.
-const tileRows = 64
-
-// tiled says whether there is a prefill kernel for this model.
-func (r *Runner) tiled() bool {
-	return !r.kvF32 && r.HeadDim == r.headPad && slices.Contains([]int{64, 80, 96, 128}, r.HeadDim)
-}
-
-// together is how many query heads share a block of the attention kernel.
-func (r *Runner) together() (int, string) {
-	if r.NumHeads == r.NumKVHeads {
-		return 1, "1"
-	}
-	return headsTogether, "4"
-}
-
-// attentionSplits is how many blocks share a context: as many as fill the device and have 128 tokens each; putting their shares together costs as much as 100
-// tokens. A power of two, so that few graphs are needed.
-func (r *Runner) attentionSplits(rows, context int) int {
-	together, _ := r.together()
-	units := rows * r.NumKVHeads * ((r.NumHeads/r.NumKVHeads + together - 1) / together)
-	n := 1
-	for units*n*2 <= maxUnits && units*n < r.kernels.sms && context > 256*n {
-		n *= 2
-	}
-	return n
 }
 
 // project computes the logits of n rows: all of the step's, or those that rows lists.

@@ -471,9 +471,11 @@ func (m *measurement) prefill() {
 		return err
 	}))
 	t := m.device(3, func() error {
-		return r.attention(s, 0, 1, output{r.work.attn.at, r.work.attn.plane, round, r.work.attn.kb})
+		return r.prefill(s, 0, output{r.work.attn.at, r.work.attn.plane, round, r.work.attn.kb})
 	})
 	m.line("attention of the prefill, one layer: %.1f us (16 layers %.1f ms)", t.Seconds()*1e6, 16*t.Seconds()*1e3)
+	t = m.device(3, func() error { return r.qkv(s, 0) })
+	m.line("queries, keys and values of the prefill, one layer: %.1f us", t.Seconds()*1e6)
 	t = m.device(5, func() error { s.pending, s.bias = 0, 0; return r.forward(s) })
 	m.line("the prefill's kernels alone: %.1f ms", t.Seconds()*1e3)
 }

@@ -30,6 +30,7 @@ type workspace struct {
 	h, attn, mlp    activity // inputs of products
 	last            activity // rows before the output layer
 	qkv, y          int64    // [parts, tokens, columns] float32: products that the next kernel adds up
+	q               int64    // [tokens, NumHeads, HeadDim] float16: queries for the prefill kernels
 	logits          int64    // [logitRows, VocabSize] float32
 	h1, attn1, mlp1 int64    // of a single row, float32
 	partial, done   int64    // of split attention
@@ -64,6 +65,9 @@ func (w *workspace) plan(r *Runner) {
 	w.h, w.attn, w.mlp = act(padded, r.HiddenSize), act(padded, q), act(padded, r.IntermediateSize)
 	w.last = act(128, r.HiddenSize)
 	w.qkv, w.y = take(4*w.rows*r.layers[0].qkv.rows), take(4*w.rows*hidden)
+	if r.tiled() {
+		w.q = take(2 * padded * q)
+	}
 	w.logits = take(4 * logitRows * r.VocabSize)
 	w.h1, w.attn1, w.mlp1 = take(4*hidden), take(4*roundUp(q, 32)), take(4*roundUp(r.IntermediateSize, 32))
 	w.partial, w.done = take(4*maxUnits*headsTogether*(r.headPad+2)), take(4*maxUnits)

@@ -1,0 +1,122 @@
+package cudarunner
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/enginetest/enginetest/cuda"
+)
+
+// heads are the arguments that all kernels of attention begin with; the heads are in parts in work.qkv.
+func (r *Runner) heads(s *step, i, parts int) []any {
+	l, w := &r.layers[i], &r.work
+	k, v := r.keysValues(i)
+	size := int64(r.options.BlockSize)
+	return []any{
+		w.ptr(w.qkv), parts, int64(s.tokens * l.qkv.rows), l.qkv.rows, r.at(l.qkv.bias), r.at(l.qNorm), r.at(l.kNorm), float32(r.RMSNormEps), r.rope.cos(),
+		r.rope.sin(), r.NumHeads, r.NumKVHeads, r.HeadDim, k, v, r.options.BlockSize, r.headPad, (int64(1)<<40 + size - 1) / size, s.in.positions, s.in.slots,
+	}
+}
+
+// keysValues is where a layer's keys and values are.
+func (r *Runner) keysValues(i int) (k, v cuda.DevicePtr) {
+	half := r.kv.Size() / int64(2*r.NumLayers)
+	k = r.kv.Ptr() + cuda.DevicePtr(int64(2*i)*half)
+	return k, k + cuda.DevicePtr(half)
+}
+
+// placesHeads says whether the product of queries, keys and values is one that rotates them and puts them in their places.
+func (r *Runner) placesHeads(s *step, m matrix) bool {
+	return !s.decode && r.tiled() && r.HeadDim&(r.HeadDim-1) == 0 && r.wgmma(m, s.tokens) && r.splits(m, s.tokens) == 1
+}
+
+// qkv is that product.
+func (r *Runner) qkv(s *step, i int) error {
+	m, w := r.layers[i].qkv, &r.work
+	name, l := r.wgmmaLaunch(m, s.tokens, 1, fmt.Sprintf("qkv%d_", r.HeadDim))
+	args := append([]any{w.ptr(w.h.at), r.at(m.at), s.tokens, m.rows, m.kb()}, r.heads(s, i, 1)...)
+	return r.kernels.launch(r.stream, name, l, append(args, w.ptr(w.q), r.queryScale())...)
+}
+
+// queryScale is what queries are multiplied with for the prefill kernels, which use powers of 2.
+func (r *Runner) queryScale() float32 {
+	return float32(1/math.Sqrt(float64(r.HeadDim))) * math.Log2E
+}
+
+// attention rotates queries and keys, writes keys and values to the cache and attends. The heads are in parts in work.qkv.
+func (r *Runner) attention(s *step, i, parts int, out output) error {
+	w, kv, fused := &r.work, "f16", 1
+	if r.kvF32 {
+		kv = "f32"
+	}
+	heads := r.heads(s, i, parts)
+	if !s.decode {
+		fused = 0
+		queries := cuda.DevicePtr(0) // they stay where they are
+		if r.tiled() {
+			queries = w.ptr(w.q)
+		}
+		args := append(heads, queries, r.queryScale(), s.tokens)
+		if err := r.run("rope_"+kv, cuda.Dim{X: (s.tokens + 3) / 4, Y: (r.NumHeads + 2*r.NumKVHeads + 3) / 4}, 128, 0, args...); err != nil {
+			return err
+		}
+		if r.tiled() {
+			return r.prefill(s, i, out)
+		}
+	}
+	lanes := "2"
+	for _, n := range []int{4, 8, 16, 32} {
+		if r.headPad > 8*n/2 {
+			lanes = map[int]string{4: "4", 8: "8", 16: "16", 32: "32"}[n]
+		}
+	}
+	together, name := r.together()
+	groups := (r.NumHeads/r.NumKVHeads + together - 1) / together
+	warps := 4
+	if s.decode {
+		warps = 8
+	}
+	shared := 4 * ((together+2+warps*together)*r.headPad + warps*together*2)
+	args := append(heads, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i), float32(1/math.Sqrt(float64(r.HeadDim))), fused,
+		w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb, w.ptr(w.partial), w.ptr(w.done))
+	return r.run("attend_"+kv+"_"+lanes+"_"+name, cuda.Dim{X: s.tokens, Y: r.NumKVHeads * groups, Z: s.splits}, 32*warps, shared, args...)
+}
+
+// prefill attends with queries in work.q; keys and values are in the cache.
+func (r *Runner) prefill(s *step, i int, out output) error {
+	w := &r.work
+	k, v := r.keysValues(i)
+	size := int64(r.options.BlockSize)
+	return r.run(fmt.Sprintf("prefill_%d", r.HeadDim), cuda.Dim{X: s.tiles, Y: r.NumHeads}, 128, 4*tileRows*(2*r.HeadDim+16), w.ptr(w.q), r.NumHeads, r.NumKVHeads, k, v,
+		r.options.BlockSize, (int64(1)<<40+size-1)/size, s.in.positions, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i), s.in.tiles, w.ptr(out.at), out.plane,
+		out.mode, int(r.weight), out.kb)
+}
+
+// tileRows is how many rows of a sequence a block of the prefill kernels takes.
+const tileRows = 64
+
+// tiled says whether there is a prefill kernel for this model.
+func (r *Runner) tiled() bool {
+	return !r.kvF32 && r.HeadDim == r.headPad && slices.Contains([]int{64, 80, 96, 128}, r.HeadDim)
+}
+
+// together is how many query heads share a block of the attention kernel.
+func (r *Runner) together() (int, string) {
+	if r.NumHeads == r.NumKVHeads {
+		return 1, "1"
+	}
+	return headsTogether, "4"
+}
+
+// attentionSplits is how many blocks share a context: as many as fill the device and have 128 tokens each; putting their shares together costs as much as 100
+// tokens. A power of two, so that few graphs are needed.
+func (r *Runner) attentionSplits(rows, context int) int {
+	together, _ := r.together()
+	units := rows * r.NumKVHeads * ((r.NumHeads/r.NumKVHeads + together - 1) / together)
+	n := 1
+	for units*n*2 <= maxUnits && units*n < r.kernels.sms && context > 256*n {
+		n *= 2
+	}
+	return n
+}
