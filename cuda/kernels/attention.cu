@@ -171,13 +171,18 @@ template <int KV> DEV float as_cached(float v) { return KV == F32 ? v : half_to_
 template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c, const Attention& a, float* smem) {
   const int TPW = 32 / LPT, U = 2, P = LPT * 8, NP = P < 128 ? 1 : P / 64;
   u32 warps = ntid() >> 5;
-  dependency_wait();
+  // What a fused step reads first, its inputs and the tokens of earlier steps, was there before the kernel ahead of this one began.
+  if (a.fused) let_dependents();
+  else dependency_wait();
   u32 row = bid(), lane = tid() & 31, warp = tid() >> 5, sub = lane / LPT, d8 = lane % LPT * 8;
   int per_kv = h.heads / h.kv_heads, groups = (per_kv + G - 1) / G, kv = bidy() / groups, part = bidy() % groups;
   int head0 = kv * per_kv + part * G, n = per_kv - part * G < G ? per_kv - part * G : G;
   int position = a.positions[row];
   float *q = smem, *fresh = q + G * c.pad, *o = fresh + 2 * c.pad, *ml = o + warps * G * c.pad; // fresh: the new key and value
-  if (position < 0) return;
+  if (position < 0) {
+    if (a.fused) dependency_wait();
+    return;
+  }
   u32 splits = nbidz();
   int context = position + 1, low = a.window > 0 && context > a.window ? context - a.window : 0;
   int per = (context - low + splits - 1) / splits;
@@ -203,6 +208,8 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
   int t0 = from + warp * TPW + sub;
 #pragma unroll
   for (int u = 0; u < U; u++) fetch(u, t0 + u * step);
+
+  if (a.fused) dependency_wait();
 
   // The queries, scaled, into shared memory; the new key and value as well, and into the cache by the block whose share has them.
 #pragma unroll 1

@@ -45,6 +45,12 @@ DEV void dependency_wait() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+// let_dependents does the second part alone, for kernels that have more to read first.
+DEV void let_dependents() {
+#if defined(SM90)
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 DEV float shx(float v, int m) { float r; asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=f"(r) : "f"(v), "r"(m)); return r; }
 DEV u32 shxu(u32 v, int m) { u32 r; asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(r) : "r"(v), "r"(m)); return r; }
