@@ -341,7 +341,8 @@ func testQKV(k *kernel) {
 				size *= 3e-3 // epsilon shows
 			}
 			w := r.operand("w", d, rounded, a.ld, cols, size)
-			a.qkv = multiply(x.matrix, w.matrix, nil, 0, cols)
+			y := multiply(x.matrix, w.matrix, nil, 0, cols)
+			a.qkv = matrix{1, len(y.v), y.v} // one part
 			q, by := r.out("q", 2*a.rows*a.heads*a.dim), 0.3
 			args := append([]any{x.buffer, w.buffer, a.rows, a.ld, w.blocks()}, a.args...)
 			args[5] = any(nil) // the product goes nowhere else

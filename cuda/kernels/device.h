@@ -78,6 +78,7 @@ DEV void load_weight_if(V4& v, const void* p, bool read) {
 }
 DEV V4 load4(const void* p) { return *(const V4*)p; }
 DEV F4 loadf4(const float* p) { return *(const F4*)p; }
+DEV F4 operator+(const F4& a, const F4& b) { return F4{a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
 DEV float load_fresh(const float* p) { float r; asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(r) : "l"(p) : "memory"); return r; } // past L1: what other blocks wrote
 
@@ -145,23 +146,17 @@ struct Act {
   int mode;
 };
 
-// put8 stores 8 columns of a row.
-template <int W> DEV void put8(const Act& a, u32 row, u32 chunk, u32 kb, const float* v) {
+// put4 stores 4 columns of a row, from 4*quarter on.
+template <int W> DEV void put4(const Act& a, u32 row, u32 quarter, u32 kb, const float* v) {
   if (W == F32 || a.mode == PLAIN) {
-    float* p = (float*)a.p + (u64)row * kb * 32 + chunk * 8;
-    *(F4*)p = F4{v[0], v[1], v[2], v[3]};
-    *(F4*)(p + 4) = F4{v[4], v[5], v[6], v[7]};
+    *(F4*)((float*)a.p + (u64)row * kb * 32 + quarter * 4) = F4{v[0], v[1], v[2], v[3]};
     return;
   }
-  u8* p = a.p + panel(row, chunk, kb);
-  u32 h[4], l[4];
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    h[i] = pack2<W>(v[2 * i], v[2 * i + 1]);
-    l[i] = pack2<W>(v[2 * i] - first<W>(h[i]), v[2 * i + 1] - second<W>(h[i]));
-  }
-  *(V4*)p = V4{h[0], h[1], h[2], h[3]};
-  if (a.mode == SPLIT) *(V4*)(p + a.plane) = V4{l[0], l[1], l[2], l[3]};
+  u8* p = a.p + panel(row, quarter >> 1, kb) + (quarter & 1) * 8;
+  u32 x = pack2<W>(v[0], v[1]), y = pack2<W>(v[2], v[3]);
+  *(U2*)p = U2{x, y};
+  if (a.mode == SPLIT)
+    *(U2*)(p + a.plane) = U2{pack2<W>(v[0] - first<W>(x), v[1] - second<W>(x)), pack2<W>(v[2] - first<W>(y), v[3] - second<W>(y))};
 }
 
 // put1 stores one element; w is the type at run time.

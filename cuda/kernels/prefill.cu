@@ -32,7 +32,7 @@ DEV float larger(float a, float b) { float r; asm("max.f32 %0, %1, %2;" : "=f"(r
 DEV u32 pack_halves(float a, float b) { u32 r; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a)); return r; } // of small numbers
 
 template <int D, int H, int BUFFERS> DEV void prefill(const Prefill& a, u8* smem) {
-  const int TILE = 64, STRIDE = D * 2 + 16, SIZE = TILE * STRIDE, CHUNKS = D / 8, MINE = TILE * CHUNKS / 128; // bytes a row of shared memory; of a tile; 16-byte chunks a row; a thread
+  const int TILE = 64, STRIDE = D * 2 + 16, SIZE = TILE * STRIDE; // bytes a row of shared memory; of a tile
   dependency_wait();
   u32 lane = tid() & 31, warp = tid() >> 5, g = lane >> 2, t = lane & 3, head = bidy() * H, kv = head / (a.heads / a.kv_heads);
   int row0 = a.tiles[2 * bid()], rows = a.tiles[2 * bid() + 1];
@@ -40,25 +40,22 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Prefill& a, u8* smem
   int low = a.window > 0 && first_position + 1 > a.window ? (first_position + 1 - a.window) / TILE * TILE : 0;
   const int* table = a.tables + (u64)a.seqs[row0] * a.max_blocks;
   u32 base = shared_address(smem);
-  // What a thread copies of the next tile: where its tokens' blocks are is read a tile ahead.
-  int block[MINE], offset[MINE], next = low;
+  // Two threads copy a token of the next tile, every other 16 bytes each. Where its block is is read a tile ahead.
+  int block, offset, next = low, token = tid() >> 1, odd = tid() & 1;
   auto locate = [&]() {
-#pragma unroll
-    for (int m = 0; m < MINE; m++) {
-      int pos = next + (int)(m * 128 + tid()) / CHUNKS, use = pos < end ? pos : end - 1;
-      u32 b = (u32)(((u64)use * a.inverse) >> 40);
-      block[m] = table[b], offset[m] = use - b * a.block_size;
-    }
+    int use = next + token < end ? next + token : end - 1;
+    u32 b = (u32)(((u64)use * a.inverse) >> 40);
+    block = table[b], offset = use - b * a.block_size;
   };
   auto fetch = [&](u32 buffer) {
     if (next < end) {
+      u64 from = ((((u64)block * a.kv_heads + kv) * a.block_size + offset) * D + odd * 8) * 2;
+      u32 to = base + buffer * 2 * SIZE + token * STRIDE + odd * 16;
+      bool in = next + token < end;
 #pragma unroll
-      for (int m = 0; m < MINE; m++) {
-        int token = (int)(m * 128 + tid()) / CHUNKS, chunk = (int)(m * 128 + tid()) % CHUNKS;
-        u64 from = ((((u64)block[m] * a.kv_heads + kv) * a.block_size + offset[m]) * D + chunk * 8) * 2;
-        u32 to = base + buffer * 2 * SIZE + token * STRIDE + chunk * 16;
-        copy16_if(to, a.k + from, next + token < end);
-        copy16_if(to + SIZE, a.v + from, next + token < end);
+      for (int i = 0; i < D / 16; i++) {
+        copy16_if(to + i * 32, a.k + from + i * 32, in);
+        copy16_if(to + SIZE + i * 32, a.v + from + i * 32, in);
       }
       next += TILE;
       locate();
@@ -96,7 +93,6 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Prefill& a, u8* smem
     fetch(buffer == 0 ? BUFFERS - 1 : buffer - 1); // what was read in the last turn
     u32 ks = base + buffer * 2 * SIZE, vs = ks + SIZE, p[H][4][4];
     buffer = buffer == BUFFERS - 1 ? 0 : buffer + 1;
-    int need = (least + 15 - at) / 16 + 1; // groups of 16 tokens that some row of the warp may see
     float s[H][8][4];
 #pragma unroll
     for (int i = 0; i < H; i++)
@@ -106,7 +102,6 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Prefill& a, u8* smem
     for (int k = 0; k < D / 16; k++)
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        if (j >= need) break;
         u32 w[4];
         matrix4(w, ks + (j * 16 + (m >> 1) * 8 + r8) * STRIDE + (k * 2 + (m & 1)) * 16);
 #pragma unroll
@@ -150,7 +145,6 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Prefill& a, u8* smem
     }
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-      if (k >= need) break;
 #pragma unroll
       for (int j = 0; j < D / 16; j++) {
         u32 w[4];

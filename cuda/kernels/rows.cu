@@ -56,46 +56,41 @@ DEV void norm(float* x, const int* rows, const float* parts, int nparts, u64 par
               float eps, int count) {
   __shared__ float red[32];
   dependency_wait();
-  const int keep = 256 / T; // chunks a thread keeps in registers: rows of up to 2048; of longer ones the rest is read again
-  u32 n = kb * 4, i0 = bid() * (256 / T) + tid() / T, me = tid() % T;
+  const int keep = 512 / T; // groups of 4 columns that a thread keeps in registers: rows of up to 2048; of longer ones the rest is read again
+  u32 n = kb * 8, i0 = bid() * (256 / T) + tid() / T, me = tid() % T;
   if ((int)i0 >= count) return;
   u64 row = rows ? rows[i0] : i0;
   float* xr = x + row * kb * 32;
   const float* pr = parts + row * kb * 32;
-  float v[keep][8], sum = 0;
-  auto get = [&](u32 c, float* f) {
-    F4 a = loadf4(xr + c * 8), b = loadf4(xr + c * 8 + 4);
-    f[0] = a.x, f[1] = a.y, f[2] = a.z, f[3] = a.w, f[4] = b.x, f[5] = b.y, f[6] = b.z, f[7] = b.w;
-  };
-  auto add = [&](const float* p, float* f) {
-    F4 a = loadf4(p), b = loadf4(p + 4);
-    f[0] += a.x, f[1] += a.y, f[2] += a.z, f[3] += a.w, f[4] += b.x, f[5] += b.y, f[6] += b.z, f[7] += b.w;
-  };
-  auto take = [&](u32 c, float* f) { // the new residual
-    get(c, f);
+  F4 v[keep];
+  float sum = 0;
+  auto take = [&](u32 c) { // the new residual
+    F4 f = loadf4(xr + c * 4);
     if (nparts > 0) {
 #pragma unroll 1
-      for (int s = 0; s < nparts; s++) add(pr + s * part_stride + c * 8, f);
-      if (bias) add(bias + c * 8, f);
-      *(F4*)(xr + c * 8) = F4{f[0], f[1], f[2], f[3]};
-      *(F4*)(xr + c * 8 + 4) = F4{f[4], f[5], f[6], f[7]};
+      for (int s = 0; s < nparts; s++) f = f + loadf4(pr + s * part_stride + c * 4);
+      if (bias) f = f + loadf4(bias + c * 4);
+      *(F4*)(xr + c * 4) = f;
     }
-#pragma unroll
-    for (int j = 0; j < 8; j++) sum += f[j] * f[j];
+    sum += f.x * f.x + f.y * f.y + f.z * f.z + f.w * f.w;
+    return f;
   };
-  auto give = [&](u32 c, const float* f, float scale) {
-    F4 a = loadf4(weight + c * 8), b = loadf4(weight + c * 8 + 4);
-    float o[8] = {f[0] * scale * a.x, f[1] * scale * a.y, f[2] * scale * a.z, f[3] * scale * a.w,
-                  f[4] * scale * b.x, f[5] * scale * b.y, f[6] * scale * b.z, f[7] * scale * b.w};
-    put8<W>(out, i0, c, kb, o);
+  auto give = [&](u32 c, const F4& f, float scale) {
+    F4 w = loadf4(weight + c * 4);
+    float o[4] = {f.x * scale * w.x, f.y * scale * w.y, f.z * scale * w.z, f.w * scale * w.w};
+    put4<W>(out, i0, c, kb, o);
   };
+  if (nparts == 0) { // all reads first
 #pragma unroll
-  for (int i = 0; i < keep; i++)
-    if (me + i * T < n) take(me + i * T, v[i]);
-  for (u32 c = me + keep * T; c < n; c += T) {
-    float f[8];
-    take(c, f);
+    for (int i = 0; i < keep; i++) v[i] = me + i * T < n ? loadf4(xr + (me + i * T) * 4) : F4{0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < keep; i++) sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < keep; i++)
+      if (me + i * T < n) v[i] = take(me + i * T);
   }
+  for (u32 c = me + keep * T; c < n; c += T) take(c);
   if (T == 32) {
 #pragma unroll
     for (int m = 16; m; m >>= 1) sum += shx(sum, m);
@@ -106,11 +101,7 @@ DEV void norm(float* x, const int* rows, const float* parts, int nparts, u64 par
 #pragma unroll
   for (int i = 0; i < keep; i++)
     if (me + i * T < n) give(me + i * T, v[i], scale);
-  for (u32 c = me + keep * T; c < n; c += T) {
-    float f[8];
-    get(c, f);
-    give(c, f, scale);
-  }
+  for (u32 c = me + keep * T; c < n; c += T) give(c, loadf4(xr + c * 4), scale);
 }
 #define NORM(name, ...)                                                                                                                                \
   KERNEL name(float* x, const int* rows, const float* parts, int nparts, u64 part_stride, const float* bias, const float* weight, u8* out, u64 plane, \

@@ -89,7 +89,7 @@ template <int BN> struct Stages {
   static const int SIZE = 16384 + BN * 128, N = 4, STAGING = N * SIZE, OWN = BN * 16, BARS = STAGING + 8 * OWN;
 };
 
-DEV void put4(const Product& a, float* p, float v0, float v1, float v2, float v3) {
+DEV void put_four(const Product& a, float* p, float v0, float v1, float v2, float v3) {
   if (a.mode == ADD) asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v0), "f"(v1), "f"(v2), "f"(v3) : "memory");
   else asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v0), "f"(v1), "f"(v2), "f"(v3) : "memory");
 }
@@ -132,7 +132,7 @@ template <int W, int BN> DEV void put_tile(const Product& a, const float* c, u32
       float v0 = odd ? g0 : x[0], v1 = odd ? g1 : x[1], v2 = odd ? y[0] : g0, v3 = odd ? y[1] : g1;
       if ((int)row < a.rows && (int)(token + h * 8 + g) < a.tokens) {
         if (a.mode == ADD && a.bias) v0 += a.bias[row], v1 += a.bias[row + 1], v2 += a.bias[row + 2], v3 += a.bias[row + 3];
-        put4(a, p + (u64)(h * 8 + g) * a.ld + row, v0, v1, v2, v3);
+        put_four(a, p + (u64)(h * 8 + g) * a.ld + row, v0, v1, v2, v3);
       }
     }
   }
@@ -156,21 +156,30 @@ DEV void turn4(u32* w) {
   w[0] = high ? x : a0, w[1] = high ? y : a1, w[2] = high ? b0 : x, w[3] = high ? b1 : y;
 }
 
-// put_heads is put_tile for heads of D: it adds the bias, normalizes and rotates what head_of does, lane t of a quad having columns 8i + 2t and the next.
-template <int BN, int D> DEV void put_heads(const Product& a, const Places& p, const float* c, u32 tile_t, u32 r16, u32 column) {
+// Two of a warp's rows: where their tokens belong. Asked for before the product, so that the answers are there after it.
+struct Rows {
+  int position[2], slot[2];
+};
+
+// put_heads is put_tile for heads of D: it adds the bias, normalizes and rotates as end_head does, lane t of a quad having columns 8i + 2t and the next.
+template <int BN, int D> DEV void put_heads(const Product& a, const Places& p, const Rows& rows, const float* c, u32 tile_t, u32 r16, u32 column) {
   const int N = D / 8;
   u32 lane = tid() & 31, t = lane & 3;
-#pragma unroll
-  for (u32 h = 0; h < 2; h++) {
-    int row = tile_t * 128 + r16 * 16 + h * 8 + (lane >> 2);
-    bool in = row < a.tokens;
-    int position = p.positions[in ? row : a.tokens - 1], slot = p.slots[in ? row : a.tokens - 1];
-    F2 cos[N / 2], sin[N / 2];
+  F2 cos[2][N / 2], sin[2][N / 2];
+  auto angles = [&](u32 h) {
 #pragma unroll
     for (int i = 0; i < N / 2; i++) {
-      cos[i] = *(const F2*)(p.h.cos + (u64)position * (D / 2) + i * 8 + t * 2);
-      sin[i] = *(const F2*)(p.h.sin + (u64)position * (D / 2) + i * 8 + t * 2);
+      u64 at = (u64)rows.position[h] * (D / 2) + i * 8 + t * 2;
+      cos[h][i] = *(const F2*)(p.h.cos + at), sin[h][i] = *(const F2*)(p.h.sin + at);
     }
+  };
+  angles(0);
+  if (D == 64) angles(1); // there are registers enough
+#pragma unroll
+  for (u32 h = 0; h < 2; h++) {
+    if (D > 64 && h == 1) angles(1);
+    int row = tile_t * 128 + r16 * 16 + h * 8 + (lane >> 2), slot = rows.slot[h];
+    bool in = row < a.tokens;
 #pragma unroll
     for (int n = 0; n < BN / D; n++) {
       u32 first = column + n * D;
@@ -196,8 +205,8 @@ template <int BN, int D> DEV void put_heads(const Product& a, const Places& p, c
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
           F2 v = x[i], w = x[i + N / 2];
-          x[i] = F2{v.x * cos[i].x - w.x * sin[i].x, v.y * cos[i].y - w.y * sin[i].y};
-          x[i + N / 2] = F2{w.x * cos[i].x + v.x * sin[i].x, w.y * cos[i].y + v.y * sin[i].y};
+          x[i] = F2{v.x * cos[h][i].x - w.x * sin[h][i].x, v.y * cos[h][i].y - w.y * sin[h][i].y};
+          x[i + N / 2] = F2{w.x * cos[h][i].x + v.x * sin[h][i].x, w.y * cos[h][i].y + v.y * sin[h][i].y};
         }
       u32 w[N];
       float by = kv < 0 ? p.by : 1;
@@ -219,17 +228,24 @@ template <int BN, int D> DEV void put_heads(const Product& a, const Places& p, c
   }
 }
 
-// What a kernel does with a warp's results.
+// What a kernel does with a warp's results: begin is called before the product.
 template <int W, int BN> struct PutTile {
   const Product& a;
-  __device__ __forceinline__ void operator()(const float* c, u32 staging, u32 tile_t, u32 r16, u32 column, u32 part) const {
+  __device__ __forceinline__ int begin(u32, u32) const { return 0; }
+  __device__ __forceinline__ void end(int, const float* c, u32 staging, u32 tile_t, u32 r16, u32 column, u32 part) const {
     put_tile<W, BN>(a, c, staging, tile_t, r16, column, part);
   }
 };
 template <int BN, int D> struct PutHeads {
   const Product& a;
   const Places& p;
-  __device__ __forceinline__ void operator()(const float* c, u32, u32 tile_t, u32 r16, u32 column, u32) const { put_heads<BN, D>(a, p, c, tile_t, r16, column); }
+  __device__ __forceinline__ Rows begin(u32 tile_t, u32 r16) const {
+    int row = tile_t * 128 + r16 * 16 + ((tid() & 31) >> 2), i = row < a.tokens ? row : a.tokens - 1, j = row + 8 < a.tokens ? row + 8 : a.tokens - 1;
+    return Rows{{p.positions[i], p.positions[j]}, {p.slots[i], p.slots[j]}};
+  }
+  __device__ __forceinline__ void end(const Rows& rows, const float* c, u32, u32 tile_t, u32 r16, u32 column, u32) const {
+    put_heads<BN, D>(a, p, rows, c, tile_t, r16, column);
+  }
 };
 
 template <int W, int BN, int CLUSTER, class Put> DEV void product(const Product& a, u32 base, const Put& put) {
@@ -301,7 +317,8 @@ template <int W, int BN, int CLUSTER, class Put> DEV void product(const Product&
     };
     for (u32 u = bid() / CLUSTER; u < units; u += nbid() / CLUSTER) {
       unit(u, tile_t, tile_n, part, from, steps);
-      u32 before = 0;
+      u32 before = 0, r16 = group * 4 + (warp & 3);
+      auto rows = put.begin(tile_t, r16);
       for (u32 k = 0; k < steps; k++) {
         u32 s = base + stage * S::SIZE;
         bar_wait(full + 8 * stage, phase);
@@ -312,7 +329,7 @@ template <int W, int BN, int CLUSTER, class Put> DEV void product(const Product&
       }
       multiplied<BN>(c);
       release(before);
-      if (tile_t < panels) put(c, staging, tile_t, group * 4 + (warp & 3), tile_n * BN, part);
+      if (tile_t < panels) put.end(rows, c, staging, tile_t, r16, tile_n * BN, part);
     }
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }
