@@ -146,6 +146,25 @@ struct Act {
   int mode;
 };
 
+// put8 stores 8 columns of a row.
+template <int W> DEV void put8(const Act& a, u32 row, u32 chunk, u32 kb, const float* v) {
+  if (W == F32 || a.mode == PLAIN) {
+    float* p = (float*)a.p + (u64)row * kb * 32 + chunk * 8;
+    *(F4*)p = F4{v[0], v[1], v[2], v[3]};
+    *(F4*)(p + 4) = F4{v[4], v[5], v[6], v[7]};
+    return;
+  }
+  u8* p = a.p + panel(row, chunk, kb);
+  u32 h[4], l[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    h[i] = pack2<W>(v[2 * i], v[2 * i + 1]);
+    l[i] = pack2<W>(v[2 * i] - first<W>(h[i]), v[2 * i + 1] - second<W>(h[i]));
+  }
+  *(V4*)p = V4{h[0], h[1], h[2], h[3]};
+  if (a.mode == SPLIT) *(V4*)(p + a.plane) = V4{l[0], l[1], l[2], l[3]};
+}
+
 // put4 stores 4 columns of a row, from 4*quarter on.
 template <int W> DEV void put4(const Act& a, u32 row, u32 quarter, u32 kb, const float* v) {
   if (W == F32 || a.mode == PLAIN) {
