@@ -43,7 +43,8 @@ func TestLeftovers(t *testing.T) {
 	}{
 		{"process", func(t *testing.T) { require.NoError(t, exec.Command("sleep", "71").Start()) }, `process \d+ \(sleep 71\), killed now`, "sleep"},
 		{"daemon", func(t *testing.T) {
-			require.NoError(t, exec.Command("setsid", "sh", "-c", "sleep 72 >/dev/null 2>&1 &").Run())
+			// It waits for its child to be sleep, and not a copy of sh any more.
+			require.NoError(t, exec.Command("setsid", "sh", "-c", "sleep 72 >/dev/null 2>&1 & until grep -q ^sleep /proc/$!/cmdline; do :; done").Run())
 		}, `process \d+ \(sleep 72\), killed now`, "sleep"},
 		{"server", startServer, `process \d+ \(.*\), listening on tcp 127.0.0.1:\d+, killed now`, "*"},
 		{"shared memory", func(t *testing.T) { require.NoError(t, os.WriteFile(shm, make([]byte, 4096), 0o600)) }, `shared memory ` + shm + ` \(4096 bytes\); to remove it: rm -r ` + shm, "/dev/shm/forkproc-test-*"},
