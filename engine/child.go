@@ -83,6 +83,9 @@ func openChild(ctx context.Context, cfg Config) (*Engine, error) {
 		if _, own := err.(*coreError); !own { //nolint:errorlint // the core's own words say what was opened
 			err, grace = fmt.Errorf("opening %s: %w", cfg.Model, err), 0
 		}
+		if end, _ := ctx.Deadline(); !time.Now().Before(end) {
+			<-ctx.Done() // the core's clock was first
+		}
 		if cause := context.Cause(ctx); cause != nil && !strings.Contains(err.Error(), cause.Error()) {
 			err = errors.Join(cause, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -280,6 +281,9 @@ var binaries string
 func TestMain(m *testing.M) {
 	if forkproc.InChild() || os.Getenv("FORKPROC_HELPER") != "" {
 		os.Exit(m.Run())
+	}
+	if signal.Ignored(os.Interrupt) { // as under nohup and in a script's background; then so would what is started here, if this did not catch it
+		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
 	}
 	var err error
 	if binaries, err = os.MkdirTemp("", "forkproc"); err != nil {

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -119,11 +118,6 @@ func waitFor(path string) {
 
 // The endings of 6.6, each with a child and a grandchild running.
 func TestNoChildOutlivesItsParent(t *testing.T) {
-	if signal.Ignored(os.Interrupt) { // as under nohup or in a script's background, and then what is started ignores it too, unless it is caught here
-		caught := make(chan os.Signal, 1)
-		signal.Notify(caught, os.Interrupt)
-		t.Cleanup(func() { signal.Stop(caught) })
-	}
 	for _, e := range []struct {
 		how    string
 		signal syscall.Signal
