@@ -134,10 +134,7 @@ func (c *child) listen() {
 // take takes news in: first what everybody can see, then what wakes somebody.
 func (c *child) take(n *news) {
 	c.mu.Lock()
-	before := c.stats.State
-	if c.stats = n.Stats; n.Stats.State == Failed {
-		c.stats.State = before // until it is said of what
-	}
+	c.stats = n.Stats
 	if n.Faults != nil {
 		c.faults = n.Faults
 	}
@@ -174,7 +171,7 @@ func (c *child) take(n *news) {
 			answers[i] <- r
 		}
 	}
-	if n.Failed != nil {
+	if n.Done {
 		c.ending.Do(func() { close(c.done) })
 	}
 }

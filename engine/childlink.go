@@ -26,7 +26,8 @@ type news struct {
 	Updates []update
 	Replies []reply
 	Faults  []FaultReport // after one struck: some strike the process itself
-	Failed  *wireError    // the engine has failed
+	Failed  *wireError    // what the engine has failed of; in every message from then on
+	Done    bool          // and has ended all requests, but for those that hang
 	Closing bool          // the shutdown has begun: the end of the process is no surprise from now on
 }
 

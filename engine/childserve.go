@@ -126,7 +126,9 @@ func (s *served) flush() {
 	n := s.next
 	s.next = news{}
 	if s.core != nil {
-		n.Stats = s.core.counters()
+		if n.Stats = s.core.counters(); n.Stats.State == Failed {
+			n.Failed = pack(s.core.failure())
+		}
 	}
 	s.mu.Unlock()
 	err := s.link.Send(&n)
@@ -141,7 +143,7 @@ func (s *served) flush() {
 
 // sendApart sends each item in a message of its own, and an error in place of one that is too big even so.
 func (s *served) sendApart(all news) error {
-	head := news{Stats: all.Stats, Faults: all.Faults, Failed: all.Failed, Closing: all.Closing}
+	head := news{Stats: all.Stats, Faults: all.Faults, Failed: all.Failed, Done: all.Done, Closing: all.Closing}
 	if err := s.link.Send(&head); err != nil {
 		return err
 	}
@@ -192,8 +194,8 @@ func (s *served) open(ctx context.Context, cfg Config) (opened, error) {
 	s.mu.Unlock()
 	go func() {
 		<-c.done
-		if cause := c.failure(); cause != nil {
-			s.tell(func(n *news) { n.Failed = pack(cause) })
+		if c.failure() != nil {
+			s.tell(func(n *news) { n.Done = true })
 		}
 	}()
 	cfg = c.config()

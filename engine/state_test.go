@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/enginetest/enginetest/internal/wire"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -51,15 +52,23 @@ func TestWhoSeesFailedSeesTheError(t *testing.T) {
 	}
 }
 
-// A message may be on its way while the core fails: its numbers say Failed, and nobody can know yet of what.
+// Whatever a failed core says first, its cause is with it.
 func TestFailedComesWithItsCause(t *testing.T) {
-	c := &child{state: Running, log: quiet, done: make(chan struct{})}
-	c.take(&news{Stats: Stats{State: Sleeping}})
-	c.take(&news{Stats: Stats{State: Failed, Steps: 7}})
-	assert.Equal(t, Sleeping, c.counters().State)
-	assert.Equal(t, int64(7), c.counters().Steps)
-	require.NoError(t, c.err())
-	c.take(&news{Stats: Stats{State: Failed}, Failed: pack(ErrInjected)})
+	here, there, err := wire.Pair()
+	require.NoError(t, err)
+	defer here.Close()
+	link, err := wire.FromFile(there)
+	require.NoError(t, err)
+	require.NoError(t, there.Close())
+	s := &served{link: link, core: newCore(Config{Logger: quiet})}
+	s.core.state = Running
+	s.core.fail(ErrInjected)
+	s.flush()
+	require.NoError(t, link.Close())
+
+	c := &child{state: Running, log: quiet, link: here, done: make(chan struct{}), silent: make(chan struct{})}
+	c.listen()
 	assert.Equal(t, Failed, c.counters().State)
 	require.ErrorIs(t, c.err(), ErrEngineDead)
+	require.ErrorIs(t, c.err(), ErrInjected)
 }
