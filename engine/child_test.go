@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -408,6 +409,8 @@ func ctx50(t *testing.T) context.Context {
 func TestSignalsToTheCore(t *testing.T) {
 	e := openTiny(t, Config{Model: fixtures.Bundled(), Core: ChildProcess, MaxModelLen: 512})
 	require.NoError(t, syscall.Kill(e.PIDs()[0], syscall.SIGTERM))
+	tail := e.b.(*child).tail
+	require.Eventually(t, func() bool { return strings.Contains(tail.quote(), "SIGTERM ignored") }, 5*time.Second, time.Millisecond)
 	assert.Len(t, one(t, e, ids(3, 0), SamplingParams{MaxTokens: 5, IgnoreEOS: true}).TokenIDs, 5)
 	got := make(chan error, 1)
 	var struck time.Time
@@ -455,6 +458,27 @@ func TestInheritedVariableIsIgnored(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err)
 	assert.Contains(t, string(out), "--- PASS: TestStates")
+}
+
+// A core is the parent's own binary, also when another one has taken its place: go install, or go test -c, while it runs.
+func TestCoreOfAReplacedBinary(t *testing.T) {
+	if os.Getenv("ENGINE_TEST_REPLACED") != "" {
+		exe, err := os.Executable()
+		require.NoError(t, err)
+		require.NoError(t, os.Remove(exe))
+		require.NoError(t, os.WriteFile(exe, []byte("#!/bin/false\n"), 0o700))
+		one(t, openTiny(t, Config{Core: ChildProcess}), ids(3, 0), SamplingParams{MaxTokens: 5})
+		return
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	require.NoError(t, err)
+	exe := filepath.Join(t.TempDir(), "engine.test")
+	require.NoError(t, os.WriteFile(exe, self, 0o700))
+	cmd := exec.Command(exe, "-test.run=^TestCoreOfAReplacedBinary$", "-test.v")
+	cmd.Env = append(os.Environ(), "ENGINE_TEST_REPLACED=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Contains(t, string(out), "--- PASS: TestCoreOfAReplacedBinary")
 }
 
 // The core dies with its parent, while it loads and while it serves.

@@ -53,7 +53,8 @@ func spawn(model string) (_ *proc.Child, _ *wire.Conn, log *os.File, err error) 
 		return nil, nil, nil, closing(err, link)
 	}
 	defer out.Close()
-	cmd := exec.Command(exe, "engine core", model) // for those who read a list of processes; flags are never parsed there
+	cmd := exec.Command("/proc/self/exe", "engine core", model) // this very binary, whatever is at its path by now: both ends must have the same types
+	cmd.Args[0] = exe                                           // the arguments are for those who read a list of processes; nobody parses them
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.Env = append(coreEnv(os.Environ()), fmt.Sprintf("%s=3:%d", envCore, proc.Inode(int(theirs.Fd()))))

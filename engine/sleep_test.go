@@ -155,8 +155,11 @@ func testSleepEndsWhatRuns(t *testing.T, d testDevice) {
 	results := make(chan result)
 	for i := range 3 {
 		go func() {
-			outs, err := e.Generate(context.Background(), Request{PromptTokenIDs: ids(5, i), Sampling: SamplingParams{MaxTokens: 400, IgnoreEOS: true}})
-			results <- result{outs, err}
+			var r result
+			for r.err == nil { // again, when it was over before the others ran
+				r.outs, r.err = e.Generate(context.Background(), Request{PromptTokenIDs: ids(5, i), Sampling: SamplingParams{MaxTokens: 400, IgnoreEOS: true}})
+			}
+			results <- r
 		}()
 	}
 	require.Eventually(t, func() bool { return e.Stats().Running == 3 && e.Stats().OutputTokens > 10 }, 5*time.Second, time.Millisecond)
