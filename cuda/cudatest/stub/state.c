@@ -178,7 +178,8 @@ static void run(int dev, const op *w) {
 	if (w->what == 1) { memmove((void *)w->a, (void *)w->b, w->n); return; }
 	if (w->what == 2 || !strcmp(w->kernel, "fill32")) {
 		if (!holder(w->a, w->n * w->width)) { die(dev, ILLEGAL_ADDRESS); return; }
-		for (uint64_t i = 0; i < w->n; i++) memcpy((char *)w->a + i * w->width, &w->value, w->width);
+		if (w->width == 1) memset((char *)w->a, (int)w->value, w->n);
+		else for (uint64_t i = 0; i < w->n; i++) memcpy((char *)w->a + i * w->width, &w->value, w->width);
 		return;
 	}
 	if (!strcmp(w->kernel, "crash")) die(dev, ILLEGAL_ADDRESS);
