@@ -17,8 +17,8 @@ const (
 	TagKVCache = "kv_cache" // empty
 )
 
-// Sleep gives all device memory back until Wake. Level 1 keeps the weights on the host: on a GPU in host memory, on the CPU device as the mapped
-// files of the checkpoint, which the ledger then lists under "host". Level 2 keeps nothing: Wake loads the checkpoint again. An engine that sleeps
+// Sleep gives all device memory back until Wake. Level 1 keeps the weights on the host: on a GPU as a copy in page-locked memory, on the CPU device as
+// the mapped files of the checkpoint; the ledger lists either under "host". Level 2 keeps nothing: Wake loads the checkpoint again. An engine that sleeps
 // at level 1 can go to level 2; otherwise a second Sleep releases what a Wake has brought back.
 //
 // Running requests end with FinishAbort and what they have, and their callers get [ErrSleeping], as does who comes while the engine sleeps: wait

@@ -54,7 +54,8 @@ type Runner interface {
 
 // Sleeper is a Runner that can give its device memory back for a while. Between Sleep and the calls that undo it, Execute is an error.
 type Sleeper interface {
-	// Sleep frees the device memory, all of it; with keep the weights stay on the host. Again is nothing, or the step from kept weights to none.
+	// Sleep frees the device memory, all of it; with keep the weights stay on the host, or on the device when the host has no room for them (then that
+	// is in the error). Again is nothing, or the step from kept weights to none.
 	// Memory that would not go is in the error, stays in the ledger, and the calls that undo Sleep try once more before anything else.
 	Sleep(keep bool) error
 	// WakeWeights takes back all but the KV cache, which AllocateKV does, in any order. When it fails, it has taken nothing: it can be called again.
