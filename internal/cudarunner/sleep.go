@@ -35,15 +35,15 @@ func (r *Runner) giveBack(keep bool, which func(modelrunner.Part) bool) error {
 		depth = 1
 	}
 	stopped := r.copies.close() // it is made again when it is needed
+	if which(modelrunner.Part{Owner: kvCache}) {
+		r.setKV(nil, 0)
+	}
 	err := r.worker.Do(func() error {
 		var unsaved error
 		if keep {
 			unsaved = r.save()
 		}
 		err := r.parts.Release(func(p modelrunner.Part) bool {
-			if p.Owner == kvCache && which(p) {
-				r.setKV(nil, 0)
-			}
 			return p.Stays < depth && which(p) && (unsaved == nil || p.Owner != weights)
 		})
 		if r.forget(); unsaved == nil {
@@ -67,14 +67,9 @@ func (r *Runner) save() error {
 		return nil
 	}
 	n := r.weights.Size()
-	host, err := cpu.NewAllocator(cpu.AllocatorConfig{Device: cuda.HostDevice, Ledger: r.options.Ledger}).Alloc(weights, n)
+	host, locked, err := r.lockedMemory(n)
 	if err != nil {
 		return fmt.Errorf("cudarunner: the weights stay on the device: %w", err)
-	}
-	host.PreferHugePages()
-	locked, err := r.worker.Register(weights, host.Bytes())
-	if err != nil {
-		return fmt.Errorf("cudarunner: the weights stay on the device: %w", errors.Join(err, host.Free()))
 	}
 	free := func() error {
 		if locked != nil {
@@ -86,7 +81,11 @@ func (r *Runner) save() error {
 		return host.Free()
 	}
 	if err := errors.Join(r.weights.CopyToAsync(locked, 0, 0, n, r.stream), r.stream.Synchronize()); err != nil {
-		return fmt.Errorf("cudarunner: the weights stay on the device: %w", errors.Join(err, free()))
+		undone := free()
+		if undone != nil {
+			r.own(weights, n, free)
+		}
+		return fmt.Errorf("cudarunner: the weights stay on the device: %w", errors.Join(err, undone))
 	}
 	r.saved = locked
 	r.parts.Add(modelrunner.Part{Owner: weights, Bytes: n, Stays: 1, Release: func() error {
@@ -97,6 +96,24 @@ func (r *Runner) save() error {
 		return err
 	}})
 	return nil
+}
+
+// lockedMemory maps host memory and locks it. The system promises more than it has, so it is asked before.
+func (r *Runner) lockedMemory(n int64) (*cpu.Buffer, *cuda.Pinned, error) {
+	alloc := cpu.NewAllocator(cpu.AllocatorConfig{Device: cuda.HostDevice, Ledger: r.options.Ledger})
+	if free, total, err := alloc.Memory(); err == nil && n > free {
+		return nil, nil, &cpu.OutOfMemory{Owner: weights, Bytes: n, Free: free, Total: total}
+	}
+	host, err := alloc.Alloc(weights, n)
+	if err != nil {
+		return nil, nil, err
+	}
+	host.PreferHugePages()
+	locked, err := r.worker.Register(weights, host.Bytes())
+	if err != nil {
+		return nil, nil, errors.Join(err, host.Free())
+	}
+	return host, locked, nil
 }
 
 // WakeWeights implements [modelrunner.Sleeper]. Graphs are captured again, when a shape comes for the second time.
