@@ -133,7 +133,7 @@ func (r *Runner) WakeWeights() (err error) {
 			return err
 		}
 		closing := sync.OnceValue(ckpt.Close)
-		defer closing()
+		defer func() { _ = closing() }() // fill has told its error
 		_, b, err := bind(ckpt, r.share, r.options.Fast)
 		if err != nil {
 			return err
