@@ -99,12 +99,19 @@ DEV double shd(double v, int m) {
   u64 b = bits_of(v);
   return from_bits((u64)shxu((u32)(b >> 32), m) << 32 | shxu((u32)b, m));
 }
+DEV bool any_lane(bool p) { // of the warp
+  u32 r;
+  asm volatile("{ .reg .pred q; setp.ne.u32 q, %1, 0; vote.sync.any.pred q, q, 0xffffffff; selp.u32 %0, 1, 0, q; }" : "=r"(r) : "r"((u32)p));
+  return r;
+}
 DEV u32 shup(u32 v, int n) { u32 r; asm volatile("shfl.sync.up.b32 %0, %1, %2, 0, 0xffffffff;" : "=r"(r) : "r"(v), "r"(n)); return r; }
 
 // Rounded as the host rounds, never fused.
 DEV float rn_mul(float a, float b) { float r; asm("mul.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
 DEV float rn_add(float a, float b) { float r; asm("add.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
 DEV float rn_div(float a, float b) { float r; asm("div.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
+
+DEV void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); } // what this thread wrote is there for all, and the other way round
 
 // Additions of many threads; those of 32 bits return what was there.
 DEV u32 shared_address(const void* p) {

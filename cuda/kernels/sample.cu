@@ -82,9 +82,9 @@ DEV float gumbel_about(u32 noise) {
   return -0.693147181f * lg2(rest < 0.01f ? rest : -0.693147181f * lg2(((float)noise + 0.5f) * 2.32830644e-10f));
 }
 
-// run lets the tokens race that this block has: z of those that take part, -Inf for the others. Logarithms in float64 are for the few that are close to the best of
+// run lets the tokens race that this block has, with logits of at least floor, if they may enter. Logarithms in float64 are for the few that are close to the best of
 // their warp.
-template <class F> DEV void run(const Draw& d, int vocab, F z_of, double& score, int& id) {
+template <class F> DEV void run(const Draw& d, const float* row, int vocab, float floor, F enters, double& score, int& id) {
   const float none = asf(0xff800000u);
   float ahead = none; // no more than what some token of the warp has
   int groups = (vocab + 3) / 4;
@@ -94,8 +94,19 @@ template <class F> DEV void run(const Draw& d, int vocab, F z_of, double& score,
     float z[4], about[4], best = none;
     u32 r[4];
 #pragma unroll
-    for (int n = 0; n < 4; n++) z[n] = z_of(g * 4 + n);
-    bool any = z[0] > none || z[1] > none || z[2] > none || z[3] > none;
+    for (int n = 0; n < 4; n++) z[n] = g * 4 + n < vocab ? row[g * 4 + n] : none;
+    bool any = false;
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+      if (z[n] > none && !(z[n] < floor)) {
+        z[n] = rn_div(z[n], d.temperature);
+        if (!enters(z[n], g * 4 + n)) z[n] = none;
+      } else {
+        z[n] = none;
+      }
+      any = any || z[n] > none;
+    }
+    if (!any_lane(any)) continue;
     if (any) {
       philox(g, d.position, d.seed, r);
 #pragma unroll
@@ -115,7 +126,7 @@ template <class F> DEV void run(const Draw& d, int vocab, F z_of, double& score,
 }
 
 // race: gridDim.x blocks share a row of logits; grid (shares, rows).
-KERNEL race(const float* logits, const Draw* draws, Best* best, int vocab) {
+KERNEL __launch_bounds__(256, 4) race(const float* logits, const Draw* draws, Best* best, int vocab) {
   dependency_wait();
   const float* row = logits + (u64)bidy() * vocab;
   Draw d = draws[bidy()];
@@ -124,7 +135,7 @@ KERNEL race(const float* logits, const Draw* draws, Best* best, int vocab) {
   if (d.temperature == 0) {
     most_likely(row, vocab, score, id);
   } else {
-    run(d, vocab, [&](int i) { return i < vocab && row[i] > asf(0xff800000u) ? rn_div(row[i], d.temperature) : asf(0xff800000u); }, score, id);
+    run(d, row, vocab, asf(0xff800000u), [](float, int) { return true; }, score, id);
   }
   best_of_block(score, id);
   if (tid() == 0) best[bidy() * nbid() + bid()] = Best{score, id, 0};

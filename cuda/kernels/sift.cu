@@ -30,6 +30,14 @@ struct Bins {
   u32 count[BINS];
 };
 
+// Border is where top-k and top-p of a job may end.
+struct Border {
+  int k, low, high; // the bin of the k-th token, -1: all stay; the bins in which top-p may end
+  u32 n;            // tokens in these bins
+  u32 listed;       // so far
+  u32 weighed;      // blocks that have
+};
+
 struct Item {
   float z;
   int id;
@@ -111,6 +119,15 @@ DEV int bin_of(float d) {
   return b < 0 ? 0 : b >= BINS ? BINS - 1 : b;
 }
 
+// end_of is the distance at which the next bin begins.
+DEV float end_of(int b) { return b >= BINS - 1 ? asf(0x7f800000u) : asf((u32)(b + (115 << 5)) << 18); }
+
+// least_logit is below every logit that divided by the temperature is z or more.
+DEV float least_logit(float z, float temperature) {
+  float x = z * temperature;
+  return x - (1e-6f * fmax2(x, -x) + 1e-37f);
+}
+
 struct Job {
   const float* row;
   float temperature;
@@ -165,7 +182,7 @@ DEV float top_of(const Job& j, const float* tops, u32 job, int shares, float* wa
 DEV bool finite(float x) { return x - x == 0; }
 
 // sift_edit writes the edited copies of rows, finds the tops of all jobs and clears what the next kernels add to; grid (shares, rows).
-KERNEL sift_edit(const float* logits, float* edited, const Rule* rules, const Edit* edits, float* tops, Bins* bins, u32* listed, Found* found, int vocab) {
+KERNEL sift_edit(const float* logits, float* edited, const Rule* rules, const Edit* edits, float* tops, Bins* bins, Border* borders, Found* found, int vocab) {
   __shared__ float warps[8];
   dependency_wait();
   u32 i = bidy(), rows = nbidy();
@@ -210,7 +227,7 @@ KERNEL sift_edit(const float* logits, float* edited, const Rule* rules, const Ed
   if (tid() == 0) {
     tops[i * nbid() + bid()] = top;
     tops[(rows + i) * nbid() + bid()] = raw;
-    if (bid() == 0) listed[i] = listed[rows + i] = 0, found[i].before = 0;
+    if (bid() == 0) borders[i] = borders[rows + i] = Border{-1, 0, -1, 0, 0, 0}, found[i].before = 0;
   }
 #pragma unroll 1
   for (int b = bid() * 256 + tid(); b < BINS; b += nbid() * 256) {
@@ -219,11 +236,61 @@ KERNEL sift_edit(const float* logits, float* edited, const Rule* rules, const Ed
   }
 }
 
-// sift_weigh fills the bins; grid (shares, jobs).
-KERNEL sift_weigh(const float* logits, const float* edited, const Rule* rules, const Draw* draws, const float* tops, Bins* bins, int vocab) {
-  __shared__ u32 count[BINS], low[BINS], high[BINS];
+// Cumulative is the sums over the bins up to each.
+struct Cumulative {
+  u64 mass[BINS];
+  u32 count[BINS];
+  u64 warps[8];
+  int found;
+};
+
+// bin_with is the bin at which a sum over the bins reaches a target; 0 when the target is 0.
+DEV int bin_with(Cumulative& s, double target, bool by_mass) {
+  if (tid() == 0) s.found = 0;
+  barrier();
+#pragma unroll 1
+  for (int b = tid() * 4; b < tid() * 4 + 4; b++) {
+    double to = by_mass ? (double)s.mass[b] : (double)s.count[b], from = b == 0 ? 0 : by_mass ? (double)s.mass[b - 1] : (double)s.count[b - 1];
+    if (to >= target && from < target) s.found = b;
+  }
+  barrier();
+  int b = s.found;
+  barrier();
+  return b;
+}
+
+DEV u64 mass_before(const Cumulative& s, int b) { return b == 0 ? 0 : s.mass[b - 1]; }
+DEV u32 count_before(const Cumulative& s, int b) { return b == 0 ? 0 : s.count[b - 1]; }
+
+DEV void accumulate(Cumulative& s, const Bins& bins) {
+  u64 m = 0, n = 0;
+  for (int b = tid() * 4; b < tid() * 4 + 4; b++) m += bins.mass[b], n += bins.count[b];
+  u64 ms = inclusive(m, s.warps) - m, ns = inclusive(n, s.warps) - n;
+  for (int b = tid() * 4; b < tid() * 4 + 4; b++) s.mass[b] = ms += bins.mass[b], s.count[b] = (u32)(ns += bins.count[b]);
+  barrier();
+}
+
+DEV void find_borders(Cumulative& s, const Job& j, Border& to) {
+  int k = -1, low = 0, high = -1;
+  if (j.top_k > 0 && j.top_k < s.count[BINS - 1] + (j.likely ? 1 : 0)) k = bin_with(s, j.top_k, false);
+  if (j.top_p > 0) {
+    int end = k < 0 ? BINS - 1 : k;
+    low = bin_with(s, j.top_p * (double)(k < 0 ? s.mass[end] : mass_before(s, end)), true);
+    high = bin_with(s, j.top_p * (double)s.mass[end], true);
+  }
+  if (j.likely) low = 0, high = k;
+  u32 n = high < low ? 0 : s.count[high] - count_before(s, low);
+  if (k >= 0 && !(k >= low && k <= high)) n += s.count[k] - count_before(s, k);
+  if (tid() == 0) to.k = k, to.low = low, to.high = high, to.n = n;
+}
+
+// sift_weigh fills the bins, and the block that is through last looks for the borders; grid (shares, jobs).
+KERNEL sift_weigh(const float* logits, const float* edited, const Rule* rules, const Draw* draws, const float* tops, Bins* bins, Border* borders,
+                  int vocab) {
+  __shared__ Cumulative s;
   __shared__ float warps[8];
-  __shared__ u64 sums[8];
+  __shared__ u32 turn;
+  u32 *count = s.count, *low = (u32*)s.mass, *high = low + BINS;
   dependency_wait();
   Job j = job_of(bidy(), nbidy() / 2, rules, draws, logits, edited, vocab);
   if (!j.bins) return;
@@ -249,77 +316,40 @@ KERNEL sift_weigh(const float* logits, const float* edited, const Rule* rules, c
     on_global_add(bins[bidy()].count + b, count[b]);
     if (j.top_p > 0) on_global_add64(bins[bidy()].mass + b, (u64)high[b] << 32 | low[b]);
   }
-  if (!j.likely) return;
-  sum = inclusive(sum, sums);
-  if (tid() == 255) on_global_add64(bins[bidy()].mass, sum);
-}
-
-// Borders is where the bins say that top-k and top-p end.
-struct Borders {
-  u64 mass[BINS]; // of the bins up to each
-  u32 count[BINS];
-  u64 warps[8];
-  int k, low, high, found; // the bin of the k-th, -1: all stay; the bins in which top-p may end
-};
-
-// with is the bin at which a sum over the bins reaches a target; 0 when the target is 0.
-DEV int bin_with(Borders& s, double target, bool by_mass) {
-  if (tid() == 0) s.found = 0;
-  barrier();
-#pragma unroll 1
-  for (int b = tid() * 4; b < tid() * 4 + 4; b++) {
-    double to = by_mass ? (double)s.mass[b] : (double)s.count[b], from = b == 0 ? 0 : by_mass ? (double)s.mass[b - 1] : (double)s.count[b - 1];
-    if (to >= target && from < target) s.found = b;
+  if (j.likely) {
+    sum = inclusive(sum, s.warps);
+    if (tid() == 255) on_global_add64(bins[bidy()].mass, sum);
   }
+  fence();
   barrier();
-  int b = s.found;
+  if (tid() == 0) turn = on_global_add(&borders[bidy()].weighed, 1);
   barrier();
-  return b;
-}
-
-DEV u64 mass_before(const Borders& s, int b) { return b == 0 ? 0 : s.mass[b - 1]; }
-DEV u32 count_before(const Borders& s, int b) { return b == 0 ? 0 : s.count[b - 1]; }
-
-// borders reads the bins. It returns how many tokens are in those that have to be looked at.
-DEV u32 borders(Borders& s, const Job& j, const Bins& bins) {
-  u64 m = 0, n = 0;
-  for (int b = tid() * 4; b < tid() * 4 + 4; b++) m += bins.mass[b], n += bins.count[b];
-  u64 ms = inclusive(m, s.warps) - m, ns = inclusive(n, s.warps) - n;
-  for (int b = tid() * 4; b < tid() * 4 + 4; b++) s.mass[b] = ms += bins.mass[b], s.count[b] = (u32)(ns += bins.count[b]);
-  barrier();
-  int k = -1, low = 0, high = -1;
-  if (j.top_k > 0 && j.top_k < s.count[BINS - 1] + (j.likely ? 1 : 0)) k = bin_with(s, j.top_k, false);
-  if (j.top_p > 0) {
-    int end = k < 0 ? BINS - 1 : k;
-    low = bin_with(s, j.top_p * (double)(k < 0 ? s.mass[end] : mass_before(s, end)), true);
-    high = bin_with(s, j.top_p * (double)s.mass[end], true);
-  }
-  if (j.likely) low = 0, high = k;
-  if (tid() == 0) s.k = k, s.low = low, s.high = high;
-  barrier();
-  return (high < low ? 0 : s.count[high] - count_before(s, low)) + (k >= 0 && !(k >= low && k <= high) ? s.count[k] - count_before(s, k) : 0);
+  if (turn != nbid() - 1) return;
+  fence();
+  accumulate(s, bins[bidy()]);
+  find_borders(s, j, borders[bidy()]);
 }
 
 // sift_list lists the tokens of bins with a border, unless they are more than there is room for; grid (shares, jobs).
-KERNEL sift_list(const float* logits, const float* edited, const Rule* rules, const Draw* draws, const float* tops, const Bins* bins, u32* listed, Item* lists,
-                 int room, int vocab) {
-  __shared__ Borders s;
+KERNEL sift_list(const float* logits, const float* edited, const Rule* rules, const Draw* draws, const float* tops, Border* borders, Item* lists, int room,
+                 int vocab) {
   __shared__ float warps[8];
   dependency_wait();
   Job j = job_of(bidy(), nbidy() / 2, rules, draws, logits, edited, vocab);
   if (!j.bins) return;
   float top = top_of(j, tops, bidy(), nbid(), warps);
   if (!finite(top)) return;
-  u32 n = borders(s, j, bins[bidy()]);
-  if (n == 0 || n > room) return;
+  Border& to = borders[bidy()];
+  int k = to.k, low = to.low, high = to.high;
+  if (to.n == 0 || to.n > room) return;
   Item* list = lists + (u64)bidy() * room;
-  int k = s.k, low = s.low, high = s.high;
+  float floor = least_logit(top - end_of(k > high ? k : high), j.temperature);
   each(j.row, from_of(vocab), to_of(vocab), [&](int i, float x) {
     float z, m;
-    if (!candidate(j, top, x, z, m)) return;
+    if (x < floor || !candidate(j, top, x, z, m)) return;
     int b = bin_of(top - z);
     if (b != k && !(b >= low && b <= high)) return;
-    u32 at = on_global_add(listed + bidy(), 1);
+    u32 at = on_global_add(&to.listed, 1);
     if (at < room) list[at] = Item{z, i};
   });
 }
@@ -409,8 +439,8 @@ DEV u64 cross(Crossing& c, const Source& s, const Job& j, int bin, u32 n, u64 be
 
 // sift_cut finds the borders; a block a job. What a draw keeps goes to kept, what is likely to found.
 KERNEL sift_cut(const float* logits, const float* edited, const Rule* rules, const Draw* draws, const float* tops, int shares, const Bins* bins,
-                const Item* lists, int room, Kept* kept, Found* found, int vocab) {
-  __shared__ Borders s;
+                const Border* borders, const Item* lists, int room, Kept* kept, Found* found, int vocab) {
+  __shared__ Cumulative s;
   __shared__ Crossing c;
   __shared__ float warps[8];
   dependency_wait();
@@ -425,20 +455,21 @@ KERNEL sift_cut(const float* logits, const float* edited, const Rule* rules, con
     if (tid() == 0) found[i].n = -1, found[i].top = top;
   }
   if (sift) {
-    u32 n = borders(s, j, bins[bid()]);
-    Source from = {lists + (u64)bid() * room, n > room ? -1 : (int)n, vocab, top};
+    accumulate(s, bins[bid()]);
+    int border = borders[bid()].k, n = (int)borders[bid()].n;
+    Source from = {lists + (u64)bid() * room, n > room ? -1 : n, vocab, top};
     u64 mass = s.mass[BINS - 1];
-    if (s.k >= 0) {
-      last = cross(c, from, j, s.k, s.count[s.k] - count_before(s, s.k), count_before(s, s.k), j.top_k, false, EVERYTHING);
+    if (border >= 0) {
+      last = cross(c, from, j, border, s.count[border] - count_before(s, border), count_before(s, border), j.top_k, false, EVERYTHING);
       if (!j.likely) last |= 0xffffffffu; // with its ties
     }
     if (j.likely) {
       int want = j.top_k;
-      if (s.k < 0 && want > 0) return; // there are not so many
+      if (border < 0 && want > 0) return; // there are not so many
       if (tid() == 0) c.n = 0;
       barrier();
       if (want > 0)
-        each_in(from, j, 0, s.k, last, [&](u64 k, float) {
+        each_in(from, j, 0, border, last, [&](u64 k, float) {
           u32 at = on_shared_add(&c.n, 1);
           if (at < MOST_LOGPROBS) c.keys[at] = k;
         });
@@ -453,25 +484,25 @@ KERNEL sift_cut(const float* logits, const float* edited, const Rule* rules, con
       return;
     }
     if (j.top_p > 0) {
-      if (s.k >= 0) { // of the k-th token's bin, what top-k left
+      if (border >= 0) { // of the k-th token's bin, what top-k left
         u64 own = 0;
-        each_in(from, j, s.k, s.k, last, [&](u64, float z) { own += whole(exp_neg(z - top)); });
+        each_in(from, j, border, border, last, [&](u64, float z) { own += whole(exp_neg(z - top)); });
         own = inclusive(own, c.warps);
         if (tid() == 255) c.before = own;
         barrier();
-        mass = mass_before(s, s.k) + c.before;
+        mass = mass_before(s, border) + c.before;
         barrier();
       }
       double target = j.top_p * (double)mass;
       int b = bin_with(s, target, true);
-      last = cross(c, from, j, b, s.count[b] - count_before(s, b), mass_before(s, b), target, true, b == s.k ? last : EVERYTHING);
+      last = cross(c, from, j, b, s.count[b] - count_before(s, b), mass_before(s, b), target, true, b == border ? last : EVERYTHING);
     }
   }
   if (!j.likely && tid() == 0) kept[i] = Kept{last, top, 0};
 }
 
 // sift_race is race among what is kept, on edited rows where there are edits.
-KERNEL sift_race(const float* logits, const float* edited, const Rule* rules, const Draw* draws, const Kept* kept, Best* best, int vocab) {
+KERNEL __launch_bounds__(256, 4) sift_race(const float* logits, const float* edited, const Rule* rules, const Draw* draws, const Kept* kept, Best* best, int vocab) {
   dependency_wait();
   Draw d = draws[bidy()];
   Rule r = rules[bidy()];
@@ -483,13 +514,12 @@ KERNEL sift_race(const float* logits, const float* edited, const Rule* rules, co
   } else {
     Job j = job_of(bidy(), nbidy(), rules, draws, logits, edited, vocab);
     Kept k = kept[bidy()];
-    auto z_of = [&](int i) {
-      const float none = asf(0xff800000u);
-      float z, m;
-      if (i >= vocab || !candidate(j, k.top, row[i], z, m)) return none;
-      return k.last == EVERYTHING || key(z, i) <= k.last ? z : none;
+    float floor = k.last == EVERYTHING ? asf(0xff800000u) : least_logit(logit_of(k.last), d.temperature);
+    auto enters = [&](float z, int i) {
+      if (k.last != EVERYTHING && key(z, i) > k.last) return false;
+      return !(j.min_p > 0) || z == k.top || (double)exp_neg(z - k.top) >= j.min_p;
     };
-    run(d, vocab, z_of, score, id);
+    run(d, row, vocab, floor, enters, score, id);
   }
   best_of_block(score, id);
   if (tid() == 0) best[bidy() * nbid() + bid()] = Best{score, id, 0};

@@ -12,9 +12,9 @@ import (
 // How whole draws compare with internal/sample is tested in internal/cudarunner; here each kernel is compared with sorting, in float64.
 var siftTests = []kernelTest{
 	{[]string{"sift_edit"}, testSift, []wrong{set("another vocabulary", 8, 1008), swap("edited rows for raw ones", 0, 1)}},
-	{[]string{"sift_weigh"}, testSift, []wrong{set("another vocabulary", 6, 1008), swap("edited rows for raw ones", 0, 1)}},
-	{[]string{"sift_list"}, testSift, []wrong{set("another vocabulary", 9, 1008), set("no room", 8, 1), swap("edited rows for raw ones", 0, 1)}},
-	{[]string{"sift_cut"}, testSift, []wrong{set("one share", 5, 1), set("lists of another size", 8, 499)}},
+	{[]string{"sift_weigh"}, testSift, []wrong{set("another vocabulary", 7, 1008), swap("edited rows for raw ones", 0, 1)}},
+	{[]string{"sift_list"}, testSift, []wrong{set("another vocabulary", 8, 1008), set("no room", 7, 1), swap("edited rows for raw ones", 0, 1)}},
+	{[]string{"sift_cut"}, testSift, []wrong{set("one share", 5, 1), set("lists of another size", 9, 499)}},
 	{[]string{"sift_race"}, testSift, []wrong{set("another vocabulary", 6, 1008), swap("edited rows for raw ones", 0, 1)}},
 	{[]string{"sift_rank"}, testSift, []wrong{set("another vocabulary", 4, 1008)}},
 }
@@ -121,9 +121,9 @@ func (s *siftRow) rule(edits int) []byte {
 // sifting is what the kernels of a step share: they run one after the other, up to the one under test, whose output is compared.
 type sifting struct {
 	*run
-	rows                                                         []siftRow
-	edited, tops, bins, listed, lists, kept, best, found, tokens *buffer
-	vocab, shares, room                                          int
+	rows                                                          []siftRow
+	edited, tops, bins, borders, lists, kept, best, found, tokens *buffer
+	vocab, shares, room                                           int
 }
 
 const siftBins = 1024
@@ -183,9 +183,9 @@ func (s *sifting) step(last string) {
 	}
 	s.tokens = r.in("tokens", words(chosen...))
 	s.edited, s.tops, s.bins = r.out("edited", len(logits)), r.out("tops", 8*n*s.shares), r.out("bins", 2*n*12*siftBins)
-	s.listed, s.lists, s.kept = r.out("listed", 8*n), r.out("lists", 2*n*8*s.room), r.out("kept", 16*n)
+	s.borders, s.lists, s.kept = r.out("borders", 48*n), r.out("lists", 2*n*8*s.room), r.out("kept", 16*n)
 	s.best, s.found = r.out("best", 16*n*s.shares), r.out("found", 280*n)
-	for _, b := range []*buffer{s.edited, s.tops, s.bins, s.listed, s.lists, s.kept, s.best, s.found} {
+	for _, b := range []*buffer{s.edited, s.tops, s.bins, s.borders, s.lists, s.kept, s.best, s.found} {
 		b.scratch()
 	}
 	row, job := cuda.Dim{X: s.shares, Y: n}, cuda.Dim{X: s.shares, Y: 2 * n}
@@ -195,10 +195,10 @@ func (s *sifting) step(last string) {
 		args  []any
 		check func()
 	}{
-		{"sift_edit", row, []any{l, s.edited, ru, e, s.tops, s.bins, s.listed, s.found, s.vocab}, s.checkEdit},
-		{"sift_weigh", job, []any{l, s.edited, ru, d, s.tops, s.bins, s.vocab}, s.checkWeigh},
-		{"sift_list", job, []any{l, s.edited, ru, d, s.tops, s.bins, s.listed, s.lists, s.room, s.vocab}, s.checkList},
-		{"sift_cut", cuda.Dim{X: 2 * n}, []any{l, s.edited, ru, d, s.tops, s.shares, s.bins, s.lists, s.room, s.kept, s.found, s.vocab}, s.checkCut},
+		{"sift_edit", row, []any{l, s.edited, ru, e, s.tops, s.bins, s.borders, s.found, s.vocab}, s.checkEdit},
+		{"sift_weigh", job, []any{l, s.edited, ru, d, s.tops, s.bins, s.borders, s.vocab}, s.checkWeigh},
+		{"sift_list", job, []any{l, s.edited, ru, d, s.tops, s.borders, s.lists, s.room, s.vocab}, s.checkList},
+		{"sift_cut", cuda.Dim{X: 2 * n}, []any{l, s.edited, ru, d, s.tops, s.shares, s.bins, s.borders, s.lists, s.room, s.kept, s.found, s.vocab}, s.checkCut},
 		{"sift_race", row, []any{l, s.edited, ru, d, s.kept, s.best, s.vocab}, s.checkRace},
 		{"sift_rank", row, []any{l, ru, s.tokens, s.found, s.vocab}, s.checkRank},
 	} {
@@ -254,7 +254,7 @@ func (s *sifting) checkEdit() {
 				return
 			}
 		}
-		if w := s.word(s.listed, job); w != 0 {
+		if w := s.word(s.borders, 6*job+4); w != 0 {
 			s.fault("row %d, view %d: %d are listed already", i, view, w)
 		}
 	})
@@ -289,7 +289,7 @@ func (s *sifting) checkList() {
 		if len(border) == 0 || len(border) == len(all) {
 			return
 		}
-		n, seen := int(s.word(s.listed, job)), map[int]bool{}
+		n, seen := int(s.word(s.borders, 6*job+4)), map[int]bool{}
 		if n == 0 && s.room < 100 {
 			return // they do not fit
 		}

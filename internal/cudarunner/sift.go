@@ -10,9 +10,10 @@ import (
 
 // Sizes of sift.cu.
 const (
-	siftBins   = 1024
-	binsBytes  = siftBins * 12
-	listedMost = 8192 // tokens with a border among them that a list has room for; when there are more, a block goes over the whole row
+	siftBins    = 1024
+	binsBytes   = siftBins * 12
+	borderBytes = 24
+	listedMost  = 8192 // tokens with a border among them that a list has room for; when there are more, a block goes over the whole row
 )
 
 // rule is how the kernels of sift.cu treat a row; zero: not at all.
@@ -145,7 +146,7 @@ func (r *Runner) siftShares(rows int) int { return max(1, min(8*r.kernels.sms/ro
 func (r *Runner) sift(s *step, n int) error {
 	w, vocab, room := &r.work, r.VocabSize, r.work.room
 	logits, edited, rules, draws := w.ptr(w.logits), w.ptr(w.edited), s.in.rules, s.in.draws
-	tops, bins, listed, lists, kept, found := w.ptr(w.tops), w.ptr(w.bins), w.ptr(w.listed), w.ptr(w.lists), w.ptr(w.kept), w.ptr(w.found)
+	tops, bins, borders, lists, kept, found := w.ptr(w.tops), w.ptr(w.bins), w.ptr(w.borders), w.ptr(w.lists), w.ptr(w.kept), w.ptr(w.found)
 	shares := r.siftShares(n)
 	row, job := cuda.Dim{X: shares, Y: n}, cuda.Dim{X: shares, Y: 2 * n}
 	for _, k := range []struct {
@@ -153,10 +154,10 @@ func (r *Runner) sift(s *step, n int) error {
 		grid cuda.Dim
 		args []any
 	}{
-		{"sift_edit", row, []any{logits, edited, rules, s.in.edits, tops, bins, listed, found, vocab}},
-		{"sift_weigh", job, []any{logits, edited, rules, draws, tops, bins, vocab}},
-		{"sift_list", job, []any{logits, edited, rules, draws, tops, bins, listed, lists, room, vocab}},
-		{"sift_cut", cuda.Dim{X: 2 * n}, []any{logits, edited, rules, draws, tops, shares, bins, lists, room, kept, found, vocab}},
+		{"sift_edit", row, []any{logits, edited, rules, s.in.edits, tops, bins, borders, found, vocab}},
+		{"sift_weigh", job, []any{logits, edited, rules, draws, tops, bins, borders, vocab}},
+		{"sift_list", job, []any{logits, edited, rules, draws, tops, borders, lists, room, vocab}},
+		{"sift_cut", cuda.Dim{X: 2 * n}, []any{logits, edited, rules, draws, tops, shares, bins, borders, lists, room, kept, found, vocab}},
 		{"sift_race", row, []any{logits, edited, rules, draws, kept, w.ptr(w.best), vocab}},
 		{"winner", cuda.Dim{X: n}, []any{w.ptr(w.best), draws, shares, w.ptr(w.tokensOut)}},
 		{"sift_rank", row, []any{logits, rules, w.ptr(w.tokensOut), found, vocab}},

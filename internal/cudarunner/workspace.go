@@ -36,9 +36,9 @@ type workspace struct {
 	partial, done   int64    // of split attention
 	best, tokensOut int64    // of the draw
 
-	edited                                 int64 // [logitRows, VocabSize] float32: logits of rows with penalties and the like
-	tops, bins, listed, lists, kept, found int64 // of sift.cu
-	room                                   int   // tokens in a list
+	edited                                  int64 // [logitRows, VocabSize] float32: logits of rows with penalties and the like
+	tops, bins, borders, lists, kept, found int64 // of sift.cu
+	room                                    int   // tokens in a list
 }
 
 // activity is room for an activation in any mode.
@@ -74,7 +74,7 @@ func (w *workspace) plan(r *Runner) {
 	w.best, w.tokensOut = take(16*logitRows*raceShares), take(4*logitRows)
 	w.room = min(listedMost, r.VocabSize)
 	w.edited, w.tops, w.bins = take(4*logitRows*r.VocabSize), take(2*4*logitRows*raceShares), take(2*logitRows*binsBytes)
-	w.listed, w.lists = take(2*4*logitRows), take(2*8*logitRows*w.room)
+	w.borders, w.lists = take(2*borderBytes*logitRows), take(2*8*logitRows*w.room)
 	w.kept, w.found = take(16*logitRows), take(logitRows*int(foundBytes))
 }
 

@@ -1,5 +1,5 @@
 // Runs the sampler's kernels on the host, for tests without a GPU: the sources as they are, with host stand-ins for what device.h has in machine code. A block's threads
-// are fibers that take turns; a barrier is the end of a turn.
+// are fibers that take turns; who waits for others ends its turn.
 #include <cmath>
 #include <csetjmp>
 #include <cstdlib>
@@ -9,6 +9,7 @@
 #define DEV static inline
 #define KERNEL static void
 #define __shared__ static
+#define __launch_bounds__(a, b)
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -27,9 +28,22 @@ DEV u32 bidy() { return blocky; }
 DEV u32 nbid() { return blocks; }
 DEV u32 nbidy() { return blocksy; }
 DEV void dependency_wait() {}
-DEV void barrier() {
+DEV void fence() {}
+static void yield() {
   if (!_setjmp(fibers[turn])) _longjmp(scheduler, 1);
 }
+
+struct Meeting {
+  int there, round;
+  void wait(int all) {
+    int now = round;
+    if (++there == all) there = 0, round++;
+    while (round == now) yield();
+  }
+};
+static Meeting everybody, warps[THREADS / 32];
+DEV void barrier() { everybody.wait(THREADS); }
+DEV void warp_barrier() { warps[turn / 32].wait(32); }
 
 template <class A, class B> A same_bits(B b) { A a; memcpy(&a, &b, sizeof a); return a; }
 DEV float asf(u32 x) { return same_bits<float>(x); }
@@ -50,15 +64,25 @@ DEV void on_global_add64(u64* p, u64 v) { *p += v; }
 template <class T> T shuffle(T v, int from) {
   static T words[THREADS];
   words[turn] = v;
-  barrier();
+  warp_barrier();
   v = words[from];
-  barrier();
+  warp_barrier();
   return v;
 }
 DEV u32 shxu(u32 v, int m) { return shuffle(v, turn ^ m); }
 DEV float shx(float v, int m) { return shuffle(v, turn ^ m); }
 DEV double shd(double v, int m) { return shuffle(v, turn ^ m); }
 DEV u32 shup(u32 v, int n) { return shuffle(v, (turn & 31) >= n ? turn - n : turn); }
+
+DEV bool any_lane(bool p) {
+  static bool words[THREADS];
+  words[turn] = p;
+  warp_barrier();
+  p = false;
+  for (int i = 0; i < 32; i++) p = p || words[(turn & ~31) + i];
+  warp_barrier();
+  return p;
+}
 
 #include "sample.cu"
 #include "sift.cu"
@@ -67,7 +91,7 @@ static void fiber() {
   for (;;) { // a block a round
     body();
     ended[turn] = true;
-    barrier();
+    yield();
   }
 }
 
