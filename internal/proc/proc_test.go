@@ -71,11 +71,6 @@ func TestSweepFindsSurvivors(t *testing.T) {
 	}
 }
 
-func alive(pid int) bool {
-	st, ok := readStat(pid)
-	return ok && !st.zombie
-}
-
 func TestSweepWaitsForTheGrace(t *testing.T) {
 	c := start(t, "sh", "-c", "sleep 0.1 & exit 0")
 	<-c.Done()

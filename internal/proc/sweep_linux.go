@@ -63,7 +63,8 @@ func holds(pid int, fi os.FileInfo) bool {
 func finish(pids []int, again func() []int) []Process {
 	var named []Process
 	seen := map[int]bool{}
-	for end := time.Now().Add(2 * time.Second); len(pids) > 0 && time.Now().Before(end); pids = again() {
+	end := time.Now().Add(2 * time.Second)
+	for ; len(pids) > 0 && time.Now().Before(end); pids = again() {
 		for _, pid := range pids {
 			if !seen[pid] {
 				seen[pid] = true
@@ -78,7 +79,18 @@ func finish(pids []int, again func() []int) []Process {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // ours when it was reparented to us
 		}
 	}
+	for pid := range seen { // who is dying has lost what again knew it by, its environment and files, a moment before it is dead
+		for alive(pid) && time.Now().Before(end) {
+			time.Sleep(time.Millisecond)
+		}
+		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+	}
 	return named
+}
+
+func alive(pid int) bool {
+	st, ok := readStat(pid)
+	return ok && !st.zombie
 }
 
 // family lists the living processes that belong to the reaped child.
