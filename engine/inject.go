@@ -20,14 +20,15 @@ type faults struct {
 	reports []FaultReport
 	passes  map[place]int // of each fault's point
 	struck  map[place]bool
-	ctx     context.Context // ends a hang
+	life    context.Context // ends a hang
+	release context.Context // ends one at FaultShutdown
 }
 
 // place is a fault on a rank.
 type place struct{ fault, rank int }
 
 func newFaults(life context.Context, list []Fault) *faults {
-	f := &faults{ctx: life, passes: map[place]int{}, struck: map[place]bool{}}
+	f := &faults{life: life, release: life, passes: map[place]int{}, struck: map[place]bool{}}
 	for _, x := range list {
 		f.reports = append(f.reports, FaultReport{Fault: x})
 	}
@@ -41,10 +42,10 @@ func (f *faults) report() []FaultReport {
 	return append([]FaultReport(nil), f.reports...)
 }
 
-// hangUntil changes what ends a hang.
+// hangUntil changes what ends a hang in the shutdown. What strikes elsewhere ends with the engine's life: it may do so after the shutdown was ordered.
 func (f *faults) hangUntil(ctx context.Context) {
 	f.mu.Lock()
-	f.ctx = ctx
+	f.release = ctx
 	f.mu.Unlock()
 }
 
@@ -133,7 +134,11 @@ func (f *faults) due(p FaultPoint, rank int) (Fault, context.Context, bool) {
 	if found < 0 {
 		return Fault{}, nil, false
 	}
-	return f.reports[found].Fault, f.ctx, true
+	ends := f.life
+	if p == FaultShutdown {
+		ends = f.release
+	}
+	return f.reports[found].Fault, ends, true
 }
 
 // check refuses a fault that could never fire.

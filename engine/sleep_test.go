@@ -341,6 +341,30 @@ func testWakeHangs(t *testing.T, d testDevice) {
 	require.NoError(t, e.Shutdown(t.Context()))
 }
 
+// A hang that begins after the shutdown was ordered ends with it, whatever the context of Shutdown.
+func TestHangAfterShutdown(t *testing.T) {
+	e := openTiny(t, Config{Device: "cpu", Faults: []Fault{{Point: FaultAllocate, Action: ActHang, After: len(onCPU.opens) + 1}}})
+	require.NoError(t, e.Sleep(t.Context(), 1))
+	c := e.b.(*core)
+	ordered := make(chan struct{})
+	c.mu.Lock()
+	c.post(func() { // the loop is late: it comes to the Wake when the Shutdown has been called
+		<-ordered
+		assert.ErrorContains(t, c.getUp(true, true), "hung until context canceled")
+	})
+	c.mu.Unlock()
+	over := make(chan error)
+	go func() { over <- e.Shutdown(context.Background()) }()
+	<-c.life.Done()
+	close(ordered)
+	select {
+	case err := <-over:
+		require.NoError(t, err)
+	case <-time.After(10 * time.Second):
+		t.Fatal("it hangs")
+	}
+}
+
 // Everybody sleeps, wakes and asks at once: every error is a known one, and the engine is whole in the end.
 func TestSleepUnderLoad(t *testing.T) { onDevices(t, testSleepUnderLoad) }
 
