@@ -12,7 +12,7 @@ import (
 var attentionTests = []kernelTest{
 	{[]string{"rope_f32", "rope_f16"}, testRope, []wrong{swap("cosines and sines", 8, 9), set("epsilon twice as large", 7, float32(2*normEps)), swap("keys and values", 13, 14)}},
 	{attends(), testAttend, []wrong{set("another scale", 24, float32(0.5)), set("a window of one more", 23, 12), swap("norms of queries and keys", 5, 6)}},
-	{[]string{"prefill_64", "prefill_80", "prefill_96", "prefill_128"}, testPrefill, []wrong{swap("keys and values", 3, 4), set("a window of one more", 11, 72)}},
+	{[]string{"prefill_64", "prefill_64_2", "prefill_80", "prefill_96", "prefill_128"}, testPrefill, []wrong{swap("keys and values", 3, 4), set("a window of one more", 11, 72)}},
 	{qkvs(), testQKV, []wrong{
 		set("epsilon twice as large", 12, float32(2*normEps)), swap("cosines and sines", 13, 14), swap("keys and values", 18, 19), set("no bias", 9, nil), swap("norms of queries and keys", 10, 11),
 		set("another scale", 26, float32(0.31)), set("two column blocks fewer", 4, 4),
@@ -444,9 +444,9 @@ const prefillRows = 64
 
 // testPrefill: queries and weights are rounded to float16 on their way to the tensor cores: a weight is off by that unit.
 func testPrefill(k *kernel) {
-	var dim int
-	if _, err := fmt.Sscanf(k.name, "prefill_%d", &dim); err != nil {
-		panic(err)
+	var dim, together int
+	if n, _ := fmt.Sscanf(k.name, "prefill_%d_%d", &dim, &together); n < 2 {
+		together = 1
 	}
 	for _, c := range []struct {
 		heads, kvHeads, mode int
@@ -459,7 +459,7 @@ func testPrefill(k *kernel) {
 		{5, 1, rounded, f16, []sequence{{7, 7}, {190, 70}}, 3},
 		{2, 1, split, bf16, []sequence{{100, 100}}, 0},
 	} {
-		a := &attention{heads: c.heads, kvHeads: c.kvHeads, dim: dim, kv: f16, window: c.window, seqs: c.seqs, scale: 1 / math.Sqrt(float64(dim))}
+		a := &attention{heads: c.heads * together, kvHeads: c.kvHeads, dim: dim, kv: f16, window: c.window, seqs: c.seqs, scale: 1 / math.Sqrt(float64(dim))}
 		k.run(a.shape(), func(r *run) {
 			r.build(a, true)
 			var tiles []int
@@ -483,7 +483,7 @@ func testPrefill(k *kernel) {
 				return q
 			}
 			out := r.activation("out", c.out, c.mode, a.rows, a.heads*a.dim)
-			r.launch(k.name, cuda.Dim{X: len(tiles) / 2, Y: a.heads}, 128, 4*prefillRows*(2*dim+16), r.in("q", data), a.heads, a.kvHeads, a.kBuf, a.vBuf, a.blockSize,
+			r.launch(k.name, cuda.Dim{X: len(tiles) / 2, Y: a.heads / together}, 128, 4*prefillRows*(2*dim+16), r.in("q", data), a.heads, a.kvHeads, a.kBuf, a.vBuf, a.blockSize,
 				a.args[17], a.args[18], r.ints("seqs", a.rowSeqs...), a.tablesBuf, a.maxBlocks, a.window, r.ints("tiles", tiles...), out.buffer, int64(out.plane), out.mode, int(c.out), out.kb)
 			r.nearActivation(out, a.result(query), a.dim, 2*f16.unit())
 		})

@@ -175,6 +175,7 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Prefill& a, u8* smem
     prefill<__VA_ARGS__>(Prefill{q, heads, kv_heads, k, v, block_size, inverse, positions, seqs, tables, tiles, max_blocks, window, Act{out, plane, mode}, type, kb}, (u8*)dynamic); \
   }
 PREFILL(prefill_64, 4, 64, 1, 2)
+PREFILL(prefill_64_2, 2, 64, 2, 2)
 PREFILL(prefill_80, 3, 80, 1, 2)
 PREFILL(prefill_96, 3, 96, 1, 2)
 PREFILL(prefill_128, 3, 128, 1, 2)

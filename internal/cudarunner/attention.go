@@ -88,7 +88,11 @@ func (r *Runner) prefill(s *step, i int, out output) error {
 	w := &r.work
 	k, v := r.keysValues(i)
 	size := int64(r.options.BlockSize)
-	return r.run(fmt.Sprintf("prefill_%d", r.HeadDim), cuda.Dim{X: s.tiles, Y: r.NumHeads}, 128, 4*tileRows*(2*r.HeadDim+16), w.ptr(w.q), r.NumHeads, r.NumKVHeads, k, v,
+	name, together := fmt.Sprintf("prefill_%d", r.HeadDim), 1
+	if r.HeadDim == 64 && r.NumHeads/r.NumKVHeads%2 == 0 { // two heads share what they read of keys and values
+		name, together = "prefill_64_2", 2
+	}
+	return r.run(name, cuda.Dim{X: s.tiles, Y: r.NumHeads / together}, 128, 4*tileRows*(2*r.HeadDim+16), w.ptr(w.q), r.NumHeads, r.NumKVHeads, k, v,
 		r.options.BlockSize, (int64(1)<<40+size-1)/size, s.in.positions, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i), s.in.tiles, w.ptr(out.at), out.plane,
 		out.mode, int(r.weight), out.kb)
 }
