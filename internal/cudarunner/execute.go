@@ -25,16 +25,40 @@ func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 	if err := call(r.options.Hooks.Forward); err != nil {
 		return nil, err
 	}
-	out := make([]modelrunner.SeqResult, len(b.Seqs))
-	for i, s := range b.Seqs {
-		out[i].PromptLogprobs = make([][]sample.Logprob, len(s.Targets))
-	}
-	rows := r.wantedOf(b)
-	if len(rows) > 0 {
+	out := resultsOf(b)
+	if len(r.wantedOf(b)) > 0 {
 		if err := call(r.options.Hooks.Sample); err != nil {
 			return nil, err
 		}
 	}
+	if len(b.Tokens) <= r.work.tokens {
+		if err := r.execute(b, out); err != nil {
+			return nil, err
+		}
+		return out, nil
+	}
+	for _, c := range passesOf(b, r.work.tokens) {
+		results := resultsOf(&c.Batch)
+		if err := r.execute(&c.Batch, results); err != nil {
+			return nil, err
+		}
+		c.into(out, results)
+	}
+	return out, nil
+}
+
+// resultsOf makes room for a batch's results.
+func resultsOf(b *modelrunner.Batch) []modelrunner.SeqResult {
+	out := make([]modelrunner.SeqResult, len(b.Seqs))
+	for i, s := range b.Seqs {
+		out[i].PromptLogprobs = make([][]sample.Logprob, len(s.Targets))
+	}
+	return out
+}
+
+// execute runs a step of rows that there is room for.
+func (r *Runner) execute(b *modelrunner.Batch, out []modelrunner.SeqResult) error {
+	rows := r.wantedOf(b)
 	var s *step
 	n := min(len(rows), logitRows)
 	err := r.worker.Do(func() error {
@@ -57,10 +81,7 @@ func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 			return r.fetch(s, rows[at:at+n])
 		})
 	}
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return err
 }
 
 // compute queues a step up to the tokens of its first rows.
@@ -238,6 +259,6 @@ func (r *Runner) check(b *modelrunner.Batch) error {
 		return errors.New("no tokens")
 	}
 	return b.Check(modelrunner.Limits{
-		Tokens: r.work.tokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks, BlockSize: r.options.BlockSize,
+		Tokens: r.options.MaxNumBatchedTokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks, BlockSize: r.options.BlockSize,
 	})
 }

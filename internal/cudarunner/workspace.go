@@ -48,7 +48,7 @@ type activity struct {
 }
 
 func (w *workspace) plan(r *Runner) {
-	w.tokens = r.options.MaxNumBatchedTokens
+	w.tokens = min(r.options.MaxNumBatchedTokens, passRows)
 	padded := roundUp(w.tokens, 128)
 	w.rows = max(padded, partialRows)
 	take := func(n int) int64 {
