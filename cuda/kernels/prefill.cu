@@ -19,13 +19,23 @@ DEV void matrix4t(u32* r, u32 shared) {
 DEV void copy16_if(u32 shared, const void* p, bool read) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(p), "r"(read ? 16 : 0) : "memory");
 }
-DEV void put2(const Act& a, int w, u32 row, u32 k, u32 kb, float x, float y) {
-  u8* p = a.p + panel(row, k >> 3, kb) + (k & 7) * 2;
-  u32 word = w == BF16 ? pack2<BF16>(x, y) : pack2<F16>(x, y);
-  *(u32*)p = word;
-  if (a.mode != SPLIT) return;
-  if (w == BF16) *(u32*)(p + a.plane) = pack2<BF16>(x - first<BF16>(word), y - second<BF16>(word));
-  else *(u32*)(p + a.plane) = pack2<F16>(x - first<F16>(word), y - second<F16>(word));
+// put_rows stores what a lane has of a head in a row and in the eighth after it.
+template <int W, int D> DEV void put_rows(const Prefill& a, u32 row, bool first_too, bool second_too, int head, const float (*o)[4]) {
+  u32 t = tid() & 3;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    if (!(h ? second_too : first_too)) continue;
+    u32 words[D / 8];
+#pragma unroll
+    for (int j = 0; j < D / 8; j++) {
+      words[j] = pack2<W>(o[j][h * 2], o[j][h * 2 + 1]);
+      *(u32*)(a.out.p + panel(row + h * 8, head * (D / 8) + j, a.kb) + t * 4) = words[j];
+    }
+    if (a.out.mode != SPLIT) continue;
+#pragma unroll
+    for (int j = 0; j < D / 8; j++)
+      *(u32*)(a.out.p + a.out.plane + panel(row + h * 8, head * (D / 8) + j, a.kb) + t * 4) = pack2<W>(o[j][h * 2] - first<W>(words[j]), o[j][h * 2 + 1] - second<W>(words[j]));
+  }
 }
 DEV float larger(float a, float b) { float r; asm("max.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; } // one instruction; of a NaN and a number the number
 
@@ -160,12 +170,11 @@ template <int D, int H, int BUFFERS> DEV void prefill(const Prefill& a, u8* smem
 #pragma unroll
   for (int i = 0; i < H; i++) {
     la[i] += shx(la[i], 1), la[i] += shx(la[i], 2), lb[i] += shx(lb[i], 1), lb[i] += shx(lb[i], 2);
+    float ia = divide(1, la[i]), ib = divide(1, lb[i]);
 #pragma unroll
-    for (int j = 0; j < D / 8; j++) {
-      u32 k = (head + i) * D + j * 8 + t * 2;
-      if (ra < rows) put2(a.out, a.type, row0 + ra, k, a.kb, divide(o[i][j][0], la[i]), divide(o[i][j][1], la[i]));
-      if (rb < rows) put2(a.out, a.type, row0 + rb, k, a.kb, divide(o[i][j][2], lb[i]), divide(o[i][j][3], lb[i]));
-    }
+    for (int j = 0; j < D / 8; j++) o[i][j][0] *= ia, o[i][j][1] *= ia, o[i][j][2] *= ib, o[i][j][3] *= ib;
+    if (a.type == BF16) put_rows<BF16, D>(a, row0 + ra, ra < rows, rb < rows, head + i, o[i]);
+    else put_rows<F16, D>(a, row0 + ra, ra < rows, rb < rows, head + i, o[i]);
   }
 }
 #define PREFILL(name, BLOCKS, ...)                                                                                                                     \
