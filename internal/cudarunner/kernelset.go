@@ -12,6 +12,7 @@ type kernelSet struct {
 	module    *cuda.Module
 	functions map[string]*cuda.Function
 	dependent bool // launches may overlap with the end of the one before (griddepcontrol)
+	apart     bool // but not those of this step
 	hopper    bool // the image has kernels for wgmma
 	sms       int
 	maxShared int
@@ -107,7 +108,7 @@ func (k *kernelSet) queue(s *cuda.Stream, name string, l cuda.Launch, args []any
 			return fmt.Errorf("cudarunner: %s: argument %d is a %T", name, i, v)
 		}
 	}
-	l.Programmatic = k.dependent
+	l.Programmatic = k.dependent && !k.apart
 	if err := f.Launch(s, l, a); err != nil {
 		return fmt.Errorf("kernel %s: %w", name, err)
 	}
