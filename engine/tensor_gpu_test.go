@@ -83,23 +83,22 @@ func TestTwoGPUsFault(t *testing.T) {
 
 // A core that is killed takes both GPUs' memory with it: the next engine finds as much as the one before.
 func TestTwoGPUsKilled(t *testing.T) {
-	var free []int64
+	blocks := map[string][]int{} // by device
 	for range 3 {
 		twoGPUs(t, Config{MemoryUtilization: 0.5}, func(t *testing.T, e *Engine, g golden) {
 			if len(e.PIDs()) == 0 {
 				return
 			}
 			g.check(t, e)
-			free = append(free, int64(e.Stats().KVBlocks))
+			device := e.Config().Device
+			blocks[device] = append(blocks[device], e.Stats().KVBlocks)
 			require.NoError(t, syscall.Kill(e.PIDs()[0], syscall.SIGKILL))
 			_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 1), Sampling: SamplingParams{MaxTokens: 100, IgnoreEOS: true}})
 			assert.ErrorIs(t, err, ErrEngineDead)
 			assert.ErrorContains(t, err, "was killed by SIGKILL")
 			_ = e.Shutdown(t.Context()) // says what died
+			assert.Equal(t, blocks[device][0], blocks[device][len(blocks[device])-1], "KV blocks of each life")
 		})
-	}
-	for _, n := range free {
-		assert.Equal(t, free[0], n, "KV blocks of each life: %v", free)
 	}
 }
 

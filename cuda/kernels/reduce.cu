@@ -7,8 +7,9 @@
 const int MAX_RANKS = 8;
 
 struct Mailbox { // begins with this; flags, and the two kinds of messages, come behind it: see Comm
-  u64 epoch;     // kernels done
-  u32 done, pad; // blocks of this kernel that are done
+  u64 epoch; // kernels done
+  u32 done;  // blocks of this kernel that are done
+  u32 stop;  // nobody waits any more
 };
 
 #define METHOD __device__ __forceinline__
@@ -44,26 +45,32 @@ DEV void release(u64* p, u64 v) { asm volatile("fence.acq_rel.sys; st.release.sy
 DEV u64 acquire(const u64* p) { u64 r; asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(r) : "l"(p) : "memory"); return r; }
 DEV u32 increment(u32* p) { u32 r; asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(r) : "l"(p) : "memory"); return r; }
 
-// hopeless is asked now and then by a thread that waits for rank from. What comes after it is garbage; the host reads state.
-DEV bool hopeless(const Comm& c, int from, u64& since) {
-  if (*(volatile int*)c.state) return true;
+// hopeless is asked now and then by a thread that waits for rank from. What comes after it is garbage; the host reads state. Reading state goes through PCIe: thousands of
+// threads at it would keep each other, and so the other ranks, waiting. One lane of a warp does it, once a millisecond, and tells the others.
+struct Patience { u64 since, asked; };
+DEV bool hopeless(const Comm& c, int from, Patience& p, bool asks) {
+  volatile Mailbox* m = (volatile Mailbox*)c.own;
+  if (m->stop) return true;
   u64 now = nanoseconds();
-  if (since == 0) since = now;
-  if (now - since < c.patience) return false;
-  *(volatile int*)c.state = 2 + from;
-  return true;
+  if (p.since == 0) p.since = p.asked = now;
+  bool late = now - p.since > c.patience;
+  if (late) *(volatile int*)c.state = 2 + from;
+  if (!late && (!asks || now - p.asked < 1000000)) return false;
+  p.asked = now;
+  if (late || *(volatile int*)c.state) m->stop = 1;
+  return m->stop;
 }
 
 DEV void await_flag(const Comm& c, int from, u32 block, u64 epoch) {
-  u64 since = 0;
+  Patience p = {0, 0};
   for (u32 spins = 1; acquire(c.flag(c.own, from, block)) < epoch; spins++)
-    if ((spins & 255) == 0 && hopeless(c, from, since)) return;
+    if ((spins & 63) == 0 && hopeless(c, from, p, true)) return;
 }
-DEV V4 await_words(const Comm& c, int from, const u8* p, u32 epoch) {
-  u64 since = 0;
+DEV V4 await_words(const Comm& c, int from, const u8* at, u32 epoch) {
+  Patience p = {0, 0};
   for (u32 spins = 1;; spins++) {
-    V4 v = load_volatile(p);
-    if ((v.y == epoch && v.w == epoch) || ((spins & 255) == 0 && hopeless(c, from, since))) return v;
+    V4 v = load_volatile(at);
+    if ((v.y == epoch && v.w == epoch) || ((spins & 63) == 0 && hopeless(c, from, p, (tid() & 31) == 0))) return v;
   }
 }
 
@@ -85,11 +92,9 @@ DEV F4 sum_parts(const float* parts, int nparts, u64 stride, u32 i) {
   return v;
 }
 // into adds a product's sum over the ranks, and its bias, to the residual stream.
-DEV F4 into(float* x, const float* bias, u32 ld, u32 i, F4 v) {
+DEV void into(float* x, const float* bias, u32 ld, u32 i, F4 v) {
   if (bias) v = add4(v, loadf4(bias + (i * 4) % ld));
-  v = add4(loadf4(x + (u64)i * 4), v);
-  *(F4*)(x + (u64)i * 4) = v;
-  return v;
+  *(F4*)(x + (u64)i * 4) = add4(loadf4(x + (u64)i * 4), v);
 }
 
 // A rank's part of a product lies in nparts parts, n fours of floats each.
@@ -136,38 +141,6 @@ DEV void reduce_few(const Comm& c, const Sum& a) {
     F4 own = sum_parts(a.parts, a.nparts, a.stride, i);
     send(c, i, epoch, own);
     into(a.x, a.bias, a.ld, i, receive(c, i, epoch, own));
-  }
-  finish(c, epoch);
-}
-
-// reduce_norm is few and then norm: a block of 256 has a row, and sends all of it before it waits.
-struct Norm {
-  const float* weight;
-  Act out;
-  int width, kb;
-  float eps;
-};
-template <int W> DEV void reduce_norm(const Comm& c, const Sum& a, const Norm& b) {
-  __shared__ float red[32];
-  dependency_wait();
-  u64 epoch = c.epoch();
-  u32 row = bid(), n = b.kb * 4;
-  float v[8], sum = 0; // of the first chunk of 8: rows of up to 2048 have no other
-  for (u32 k = tid(); k < n; k += 256)
-    for (u32 i = (row * n + k) * 2, half = 0; half < 2; i++, half++) send(c, i, epoch, sum_parts(a.parts, a.nparts, a.stride, i));
-  for (u32 k = tid(); k < n; k += 256)
-    for (u32 i = (row * n + k) * 2, half = 0; half < 2; i++, half++) {
-      F4 f = into(a.x, a.bias, a.ld, i, receive(c, i, epoch, sum_parts(a.parts, a.nparts, a.stride, i)));
-      sum += f.x * f.x + f.y * f.y + f.z * f.z + f.w * f.w;
-      if (k == tid()) v[half * 4] = f.x, v[half * 4 + 1] = f.y, v[half * 4 + 2] = f.z, v[half * 4 + 3] = f.w;
-    }
-  float scale = rsqrt(sum_block(sum, red) / b.width + b.eps);
-  for (u32 k = tid(); k < n; k += 256) {
-    const float *w = b.weight + k * 8, *x = k == tid() ? v : a.x + (u64)row * n * 8 + k * 8;
-    float o[8];
-#pragma unroll
-    for (int j = 0; j < 8; j++) o[j] = x[j] * scale * w[j];
-    put8<W>(b.out, row, k, b.kb, o);
   }
   finish(c, epoch);
 }
@@ -229,13 +202,6 @@ DEV void reduce_many(const Comm& c, const Sum& a) {
 #define SUM_OF Sum{x, parts, nparts, stride, bias, (u32)ld, (u32)n}
 
 KERNEL __launch_bounds__(256, 2) reduce_words(COMM, SUM) { reduce_few(COMM_OF, SUM_OF); }
-#define REDUCE_NORM(name, W)                                                                                                              \
-  KERNEL __launch_bounds__(256, 2) name(COMM, SUM, const float* weight, u8* out, u64 plane, int mode, int width, int kb, float eps) { \
-    reduce_norm<W>(COMM_OF, SUM_OF, Norm{weight, Act{out, plane, mode}, width, kb, eps});                                             \
-  }
-REDUCE_NORM(reduce_norm_f32, F32)
-REDUCE_NORM(reduce_norm_bf16, BF16)
-REDUCE_NORM(reduce_norm_f16, F16)
 KERNEL __launch_bounds__(256, 4) reduce_blocks(COMM, SUM) { reduce_many(COMM_OF, SUM_OF); }
 
 // meet: no rank leaves before all have come, and what each wrote before is seen by all. One warp.

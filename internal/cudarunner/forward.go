@@ -161,9 +161,10 @@ func (r *Runner) gemv(m matrix, x, norm int64, out cuda.DevicePtr, mode int, wit
 func (r *Runner) normalize(s *step, weight int64, n int, rows cuda.DevicePtr, out activity, mode int) error {
 	w := &r.work
 	if r.link != nil && s.pending > 0 {
-		if done, err := r.reducePending(s, weight, n, rows, out, mode); done || err != nil {
+		if err := r.reduce(s.tokens, s.pending, s.bias); err != nil {
 			return err
 		}
+		s.pending, s.bias = 0, 0
 	}
 	name, blocks := "norm_", n
 	if n >= 8*r.kernels.sms { // a warp a row

@@ -86,10 +86,14 @@ func text(p uintptr) string {
 	return strings.TrimSpace(string(unsafe.Slice(b, n)))
 }
 
-// communicators are NCCL's, one a rank.
+// communicators are NCCL's, one a rank. They share memory: one thread makes them, and one ends them, when no rank has a graph with them left.
 type communicators struct {
 	lib   *ncclLibrary
 	ranks []*communicator
+
+	done   sync.WaitGroup // ranks that still use theirs
+	ending sync.Once
+	ended  error
 }
 
 type communicator struct {
@@ -105,6 +109,7 @@ func (l *link) openNCCL() error {
 		return err
 	}
 	c := l.nccl
+	c.done.Add(len(l.runners))
 	handles, err := c.lib.open(l.runners)
 	if err != nil {
 		return err
@@ -118,12 +123,14 @@ func (l *link) openNCCL() error {
 			bytes = max(before[i]-after[i], 0)
 		}
 		held := r.options.Ledger.Add(ledger.Holding{Owner: "nccl", Kind: "communicator", Device: r.options.Device.UUID, Bytes: bytes, Addr: handles[i]})
-		r.own("nccl", bytes, func() error {
-			if err := c.destroy(one); err != nil {
+		leave := sync.OnceFunc(c.done.Done)
+		r.parts.Add(modelrunner.Part{Owner: "nccl", Bytes: bytes, Stays: 2, Release: func() error {
+			leave()
+			if err := c.end(); err != nil {
 				return err
 			}
 			return r.options.Ledger.Remove(held)
-		})
+		}})
 	}
 	return err
 }
@@ -143,25 +150,53 @@ func (l *link) free() ([]int64, error) {
 	return free, nil
 }
 
-// open makes a communicator for each runner, on a thread that ends with it: NCCL changes the current device.
+// open makes a communicator for each runner.
 func (n *ncclLibrary) open(runners []*Runner) ([]uintptr, error) {
 	handles, devices := make([]uintptr, len(runners)), make([]int32, len(runners))
 	for i, r := range runners {
 		devices[i] = int32(r.options.Device.Ordinal)
 	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		var pin runtime.Pinner
-		defer pin.Unpin()
-		pin.Pin(&handles[0])
-		pin.Pin(&devices[0])
-		done <- n.call("ncclCommInitAll", n.initAll, uintptr(unsafe.Pointer(&handles[0])), uintptr(len(runners)), uintptr(unsafe.Pointer(&devices[0])))
-	}()
-	return handles, <-done
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	pin.Pin(&handles[0])
+	pin.Pin(&devices[0])
+	return handles, onThread(func() error {
+		return n.call("ncclCommInitAll", n.initAll, uintptr(unsafe.Pointer(&handles[0])), uintptr(len(runners)), uintptr(unsafe.Pointer(&devices[0])))
+	})
 }
 
-// destroy ends a communicator, on its rank's thread; all ranks' are ended at once.
+// onThread runs f on a thread of its own: NCCL changes its current device.
+func onThread(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // to its end
+		done <- f()
+	}()
+	return <-done
+}
+
+// end destroys the communicators when all ranks have left theirs, or when one does not: its Close says why.
+func (c *communicators) end() error {
+	all := make(chan struct{})
+	go func() {
+		c.done.Wait()
+		close(all)
+	}()
+	select {
+	case <-all:
+	case <-time.After(closeTimeout / 3):
+	}
+	c.ending.Do(func() {
+		c.ended = onThread(func() (err error) {
+			for _, one := range c.ranks {
+				err = errors.Join(err, c.destroy(one))
+			}
+			return err
+		})
+	})
+	return c.ended
+}
+
 func (c *communicators) destroy(one *communicator) error {
 	one.mu.Lock()
 	defer one.mu.Unlock()
@@ -175,26 +210,39 @@ func (c *communicators) destroy(one *communicator) error {
 // abort ends communicators whose kernels may be waiting for a rank that will not come. A rank's thread may be in a call: NCCL lets it be woken there, but not begin
 // another one.
 func (c *communicators) abort() {
-	var wg sync.WaitGroup
 	for _, one := range c.ranks {
-		wg.Go(func() {
-			if one.broken.Swap(true) {
-				return
-			}
-			for range 1000 {
-				if one.mu.TryLock() {
-					defer one.mu.Unlock()
-					break
-				}
-				time.Sleep(time.Millisecond)
-			}
-			handle := one.handle
-			if one.handle = 0; handle != 0 {
-				_ = c.lib.call("ncclCommAbort", c.lib.abort, handle) // there is nothing left to try
-			}
-		})
+		one.broken.Store(true)
 	}
-	wg.Wait()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = onThread(func() error { // there is nothing left to try
+			for _, one := range c.ranks {
+				c.abortOne(one)
+			}
+			return nil
+		})
+	}()
+	select {
+	case <-done:
+	case <-time.After(closeTimeout / 3):
+	}
+}
+
+func (c *communicators) abortOne(one *communicator) {
+	idle := one.mu.TryLock()
+	for tries := 0; !idle && tries < 1000; tries++ {
+		time.Sleep(time.Millisecond)
+		idle = one.mu.TryLock()
+	}
+	handle := one.handle
+	one.handle = 0
+	if idle {
+		one.mu.Unlock()
+	}
+	if handle != 0 {
+		_ = c.lib.call("ncclCommAbort", c.lib.abort, handle)
+	}
 }
 
 // reduceNCCL is reduce by NCCL: parts become one, which is summed in its place and then added to the residual stream.

@@ -16,7 +16,7 @@ const (
 	maxRanks     = 8       // as in the kernels
 	blockFloats  = 4096    // that a block of reduce_blocks has
 	mostFloats   = 8 << 20 // of a message; more are several
-	wordFloats   = 1 << 18 // that go in words of reduce_words at most
+	wordFloats   = 1 << 17 // that go in words of reduce_words at most
 	sharedFloats = 1 << 15 // that, when ranks share a device; and an eighth of a message
 	patience     = time.Minute
 	mailboxOwner = "all_reduce"
@@ -26,7 +26,6 @@ const (
 type link struct {
 	runners  []*Runner // by rank
 	shared   bool      // a device has two ranks
-	apart    bool      // for tests: norms have a kernel of their own
 	patience time.Duration
 	broken   atomic.Bool
 
@@ -112,18 +111,6 @@ func (r *Runner) reduce(rows, parts int, bias int64) error {
 		}
 	}
 	return nil
-}
-
-// reducePending reduces what is pending. Of a few rows, one kernel normalizes them as well: then it is done.
-func (r *Runner) reducePending(s *step, weight int64, n int, rows cuda.DevicePtr, out activity, mode int) (done bool, err error) {
-	w, ld, parts, bias := &r.work, r.work.h.kb*32, s.pending, s.bias
-	s.pending, s.bias = 0, 0
-	if r.link.apart || r.link.ncclFrom > 0 || rows != 0 || n != s.tokens || n > skinnyRows || n*ld > r.mailbox.fast {
-		return false, r.reduce(s.tokens, parts, bias)
-	}
-	args := append(r.comm(), w.ptr(w.x), w.ptr(w.y), parts, int64(n*ld), r.at(bias), ld, n*ld/4,
-		r.at(weight), w.ptr(out.at), out.plane, mode, r.HiddenSize, w.h.kb, float32(r.RMSNormEps))
-	return true, r.run("reduce_norm_"+r.weight.String(), cuda.Dim{X: n}, 256, 0, args...)
 }
 
 // meet waits for the other ranks, if there are any.
