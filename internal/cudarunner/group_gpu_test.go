@@ -3,6 +3,7 @@ package cudarunner
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -29,6 +30,16 @@ func gpus(tb testing.TB, n int) []cuda.Device {
 	return all[:n]
 }
 
+// sharedGPU is the first GPU, for two ranks. A kernel that the driver loads when it is first launched would wait for those that run, which wait for it.
+func sharedGPU(tb testing.TB) cuda.Device {
+	tb.Helper()
+	d := gpu(tb)
+	if os.Getenv("CUDA_MODULE_LOADING") != "EAGER" {
+		tb.Skip("ranks that share a GPU need CUDA_MODULE_LOADING=EAGER in the environment")
+	}
+	return d
+}
+
 // openGroupGPU makes a group; the test's end closes it and checks that its ledger is empty.
 func openGroupGPU(tb testing.TB, devices []cuda.Device, dir string, o Options, blocks int) modelrunner.Runner {
 	tb.Helper()
@@ -48,7 +59,7 @@ func openGroupGPU(tb testing.TB, devices []cuda.Device, dir string, o Options, b
 
 // TestRanksOnOneGPU: what two GPUs do, on one, which both ranks use; so that it is tested where there is one only.
 func TestRanksOnOneGPU(t *testing.T) {
-	d := gpu(t)
+	d := sharedGPU(t)
 	againstOne(t, []cuda.Device{d, d}, Options{}, shardable(t, 2)[:6])
 }
 
@@ -195,7 +206,7 @@ func (f *failing) hooks(rank int) modelrunner.Hooks {
 
 // TestRankFailsOnOneGPU and TestTwoGPUsRankFails: a rank whose step fails wakes the one that waits for it on the device, at once; the group goes on.
 func TestRankFailsOnOneGPU(t *testing.T) {
-	d := gpu(t)
+	d := sharedGPU(t)
 	rankFails(t, []cuda.Device{d, d}, Own)
 }
 
@@ -251,7 +262,7 @@ func oneStep() *modelrunner.Batch {
 
 // TestRankMissingOnOneGPU and TestTwoGPUsRankMissing: a rank that never comes is an error that names it, and no hang; nothing is left.
 func TestRankMissingOnOneGPU(t *testing.T) {
-	d := gpu(t)
+	d := sharedGPU(t)
 	rankMissing(t, []cuda.Device{d, d})
 }
 
