@@ -70,6 +70,9 @@ func TestErrorsCross(t *testing.T) {
 func TestAllErrorsCross(t *testing.T) {
 	files, err := parser.ParseDir(token.NewFileSet(), ".", func(i fs.FileInfo) bool { return !strings.HasSuffix(i.Name(), "_test.go") }, 0) //nolint:staticcheck // enough here
 	require.NoError(t, err)
+	if files["engine"] == nil {
+		t.Skip("the package's source is not here")
+	}
 	var sentinels, types []string
 	ast.Inspect(files["engine"], func(n ast.Node) bool {
 		switch n := n.(type) {

@@ -3,11 +3,13 @@ package engine
 import (
 	"fmt"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/alarm"
 )
 
 // watchdog fails an engine whose step does not end: callers are told while the loop still hangs. The zero value watches nothing.
 type watchdog struct {
-	timer *time.Timer
+	bell  *alarm.Alarm
 	began time.Time // of the step; zero between steps; guarded by core.mu
 	fired error
 }
@@ -22,9 +24,9 @@ func (c *core) watch(step int64) (end func() error) {
 	c.mu.Lock()
 	w.began = time.Now()
 	c.mu.Unlock()
-	w.timer = time.AfterFunc(limit, func() { c.hung(step, limit) })
+	w.bell = alarm.After(limit, func() { c.hung(step, limit) })
 	return func() error {
-		w.timer.Stop()
+		w.bell.Stop()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		w.began = time.Time{}

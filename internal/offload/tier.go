@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/enginetest/enginetest/internal/alarm"
 	"github.com/enginetest/enginetest/internal/kvcache"
 )
 
@@ -180,7 +181,7 @@ func (t *Tier) runStores() {
 
 // run does one transfer.
 func (t *Tier) run(ctx context.Context, x *transfer) {
-	limit := time.AfterFunc(t.options.Timeout, func() { t.late(x) })
+	limit := alarm.After(t.options.Timeout, func() { t.late(x) })
 	err := t.move(ctx, x)
 	limit.Stop()
 	x.stop()
