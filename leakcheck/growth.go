@@ -283,6 +283,10 @@ func (r *GrowthReport) finding(t Trend, rounds int, cfg config, stacksBefore map
 			f.accept = p.accept
 			f.Note = p.Note
 		}
+	case "memory outside the Go heap":
+		if os.Getenv("MALLOC_ARENA_MAX") == "" {
+			b.WriteString("memory that C code has freed stays with the C library, by chance in many places: does it grow with MALLOC_ARENA_MAX=1 in the environment, too?\n")
+		}
 	case "device memory":
 		for _, d := range cfg.memory {
 			if rep := d.reporter(); rep != nil {

@@ -301,6 +301,7 @@ func (g *gpu) Holders(string) ([]gpuwait.Holder, error) {
 }
 
 func TestDeviceMemory(t *testing.T) {
+	allVisible(t)
 	device := &gpu{used: 1 << 30}
 	opts := []runner.Option{runner.TeardownTimeout(2 * time.Second), runner.DeviceSource(device)}
 	assert.Empty(t, run(func(ft *fakeTB) { runner.Start(ft, openToy, opts...) }), "held before, held after: not this engine's")
@@ -314,8 +315,15 @@ func TestDeviceMemory(t *testing.T) {
 	}
 }
 
+// allVisible unhides devices: those of a test are not the machine's.
+func allVisible(t *testing.T) {
+	t.Setenv("CUDA_VISIBLE_DEVICES", "") // for its cleanup
+	require.NoError(t, os.Unsetenv("CUDA_VISIBLE_DEVICES"))
+}
+
 // What a fixture holds that lives longer is added to the bound of one that ends.
 func TestDeviceMemoryOfOtherFixtures(t *testing.T) {
+	allVisible(t)
 	device := &gpu{}
 	opts := []runner.Option{runner.TeardownTimeout(2 * time.Second), runner.DeviceSource(device)}
 	openOnGPU := func(ctx context.Context) (*toy, error) {
