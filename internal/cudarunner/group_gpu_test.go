@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -30,14 +31,20 @@ func gpus(tb testing.TB, n int) []cuda.Device {
 	return all[:n]
 }
 
-// sharedGPU is the first GPU, for two ranks. A kernel that the driver loads when it is first launched would wait for those that run, which wait for it.
-func sharedGPU(tb testing.TB) cuda.Device {
-	tb.Helper()
-	d := gpu(tb)
-	if os.Getenv("CUDA_MODULE_LOADING") != "EAGER" {
-		tb.Skip("ranks that share a GPU need CUDA_MODULE_LOADING=EAGER in the environment")
+// sharedGPU is the first GPU, for two ranks, in a process whose driver loads kernels with their module: one that it loads when it is first launched would wait for those
+// that run, which wait for it. Elsewhere the test is run again in such a process, and ok is false.
+func sharedGPU(t *testing.T) (d cuda.Device, ok bool) {
+	t.Helper()
+	d = gpu(t)
+	if os.Getenv("CUDA_MODULE_LOADING") == "EAGER" {
+		return d, true
 	}
-	return d
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=2m")
+	cmd.Env = append(os.Environ(), "CUDA_MODULE_LOADING=EAGER")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "with CUDA_MODULE_LOADING=EAGER:\n%s", out)
+	require.Contains(t, string(out), "--- PASS: "+t.Name(), "it was not run")
+	return d, false
 }
 
 // openGroupGPU makes a group; the test's end closes it and checks that its ledger is empty.
@@ -59,8 +66,9 @@ func openGroupGPU(tb testing.TB, devices []cuda.Device, dir string, o Options, b
 
 // TestRanksOnOneGPU: what two GPUs do, on one, which both ranks use; so that it is tested where there is one only.
 func TestRanksOnOneGPU(t *testing.T) {
-	d := sharedGPU(t)
-	againstOne(t, []cuda.Device{d, d}, Options{}, shardable(t, 2)[:6])
+	if d, ok := sharedGPU(t); ok {
+		againstOne(t, []cuda.Device{d, d}, Options{}, shardable(t, 2)[:6])
+	}
 }
 
 // TestTwoGPUs: the same tokens and, but for the order of sums, the same log-probabilities as on one GPU.
@@ -206,8 +214,9 @@ func (f *failing) hooks(rank int) modelrunner.Hooks {
 
 // TestRankFailsOnOneGPU and TestTwoGPUsRankFails: a rank whose step fails wakes the one that waits for it on the device, at once; the group goes on.
 func TestRankFailsOnOneGPU(t *testing.T) {
-	d := sharedGPU(t)
-	rankFails(t, []cuda.Device{d, d}, Own)
+	if d, ok := sharedGPU(t); ok {
+		rankFails(t, []cuda.Device{d, d}, Own)
+	}
 }
 
 func TestTwoGPUsRankFails(t *testing.T) { rankFails(t, gpus(t, 2), Own) }
@@ -262,8 +271,9 @@ func oneStep() *modelrunner.Batch {
 
 // TestRankMissingOnOneGPU and TestTwoGPUsRankMissing: a rank that never comes is an error that names it, and no hang; nothing is left.
 func TestRankMissingOnOneGPU(t *testing.T) {
-	d := sharedGPU(t)
-	rankMissing(t, []cuda.Device{d, d})
+	if d, ok := sharedGPU(t); ok {
+		rankMissing(t, []cuda.Device{d, d})
+	}
 }
 
 func TestTwoGPUsRankMissing(t *testing.T) { rankMissing(t, gpus(t, 2)) }
