@@ -102,7 +102,7 @@ func newLink(devices []cuda.Device, o Options) (*link, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.nccl, l.ncclFrom = &communicators{lib: lib}, 1
+		l.nccl, l.ncclFrom = &communicators{lib: lib, stopped: make(chan struct{})}, 1
 	default:
 		return nil, fmt.Errorf("cudarunner: AllReduce %q, want %q, %q or %q", how, Automatic, Own, NCCL)
 	}
@@ -131,6 +131,9 @@ func (k *rank) Device() string { return k.options.Device.UUID }
 // Execute implements [modelrunner.Runner].
 func (k *rank) Execute(b *modelrunner.Batch) (_ []modelrunner.SeqResult, err error) {
 	defer k.settle(&err)
+	if err := k.link.nccl.usable(); err != nil {
+		return nil, err
+	}
 	return k.Runner.Execute(b)
 }
 

@@ -241,17 +241,17 @@ func rankFails(t *testing.T, devices []cuda.Device, how AllReduce) {
 			_, err := g.Execute(oneStep())
 			done <- err
 		}()
+		var took time.Duration
 		select {
 		case err = <-done:
+			took = time.Since(began)
 		case <-time.After(20 * time.Second):
 			t.Fatalf("the step with a failing rank %d hangs", rank)
 		}
 		require.ErrorIs(t, err, errPlanted)
 		require.ErrorContains(t, err, fmt.Sprintf("rank %d (cuda:%s): planted", rank, devices[rank].UUID))
 		require.NotErrorIs(t, err, modelrunner.ErrBroken, "who waited is not named")
-		took := time.Since(began)
 		t.Logf("rank %d failed: the step ended after %s", rank, took)
-		require.Less(t, took, 5*time.Second)
 		_, err = g.Execute(oneStep())
 		if how == NCCL {
 			require.ErrorIs(t, err, modelrunner.ErrBroken, "what was aborted stays so")
@@ -260,6 +260,7 @@ func rankFails(t *testing.T, devices []cuda.Device, how AllReduce) {
 		}
 		require.NoError(t, g.Close())
 		require.Empty(t, l.Holdings())
+		require.Less(t, took, 5*time.Second, "last: what is not closed spoils other tests")
 	}
 }
 
@@ -298,7 +299,8 @@ func rankMissing(t *testing.T, devices []cuda.Device) {
 	require.Empty(t, o.Ledger.Holdings())
 }
 
-// TestTwoGPUsLives: 20 groups one after the other leave both devices' free memory as it was, NCCL's included.
+// TestTwoGPUsLives: 20 groups one after the other leave both devices' free memory as it was, NCCL's included. A context that another test has left would keep what
+// libraries load into it.
 func TestTwoGPUsLives(t *testing.T) {
 	two := gpus(t, 2)
 	free := func() (all [2]int64) {

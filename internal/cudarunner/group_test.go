@@ -204,6 +204,10 @@ func stepsOf(g modelrunner.Runner) error {
 	if err := g.AllocateKV(32); err != nil {
 		return err
 	}
+	return threeSteps(g)
+}
+
+func threeSteps(g modelrunner.Runner) error {
 	b := batchOf(2, 5, 1)
 	for range 3 {
 		for i := range b.Tokens {
@@ -225,6 +229,36 @@ func TestGroupNCCLRefuses(t *testing.T) {
 	_, err := openGroup(t, vs, fixtures.Bundled(), Options{Ledger: l, PTX: true, AllReduce: NCCL})
 	require.ErrorContains(t, err, "ncclCommInitAll: NCCL error 2: ")
 	clearOf(t, s, l, 2)
+}
+
+// TestGroupNCCLAborts: a rank that fails aborts NCCL's communicators. That call returns when there are no graphs with them any more, which is at Close: the step does
+// not wait for it. No graph is launched after it.
+func TestGroupNCCLAborts(t *testing.T) {
+	s, vs := stubDevices(t, 2)
+	for i := range 2 {
+		f, l := &failing{rank: i}, ledger.New(true)
+		ckpt, err := checkpoint.Open(fixtures.Bundled())
+		require.NoError(t, err)
+		g, err := NewGroup(ckpt, vs, Options{Ledger: l, PTX: true, AllReduce: NCCL}, f.hooks)
+		require.NoError(t, err)
+		require.NoError(t, stepsOf(g))
+		aborts, destroys, launches := s.Calls("ncclCommAbort"), s.Calls("ncclCommDestroy"), s.Calls("cuGraphLaunch")
+		require.Positive(t, launches)
+		f.armed.Store(true)
+		began := time.Now()
+		require.ErrorIs(t, threeSteps(g), errPlanted)
+		require.Less(t, time.Since(began), closeTimeout/6)
+		launches = s.Calls("cuGraphLaunch") // the other rank's may have been one
+		_, err = g.Execute(oneStep())
+		require.ErrorIs(t, err, modelrunner.ErrBroken)
+		require.ErrorContains(t, err, "NCCL's communicators were aborted; a new group is needed")
+		require.ErrorIs(t, threeSteps(g), modelrunner.ErrBroken)
+		require.Equal(t, launches, s.Calls("cuGraphLaunch"))
+		require.NoError(t, g.Close())
+		require.Equal(t, aborts+2, s.Calls("ncclCommAbort"))
+		require.Equal(t, destroys, s.Calls("ncclCommDestroy"))
+		clearOf(t, s, l, 2)
+	}
 }
 
 // TestGroupHooks: a hook that fails on one rank's step wakes the other; the group can take another step; a panic keeps its stack.

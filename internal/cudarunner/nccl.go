@@ -86,20 +86,22 @@ func text(p uintptr) string {
 	return strings.TrimSpace(string(unsafe.Slice(b, n)))
 }
 
-// communicators are NCCL's, one a rank. They share memory: one thread makes them, and one ends them, when no rank has a graph with them left.
+// communicators are NCCL's, one a rank. They share memory: one thread makes them, and one ends them. Of the calls that end them the last one does the work, and
+// returns when no graph is left that was captured with them; whatever waits in their kernels has been woken by then, if the calls abort.
 type communicators struct {
 	lib   *ncclLibrary
 	ranks []*communicator
 
-	done   sync.WaitGroup // ranks that still use theirs
-	ending sync.Once
-	ended  error
+	done     sync.WaitGroup // ranks that still use theirs
+	aborted  atomic.Bool
+	stopping sync.Once
+	stopped  chan struct{} // they have ended
+	failed   error         // to end
 }
 
 type communicator struct {
-	mu     sync.Mutex // held during calls
-	handle uintptr    // 0: destroyed
-	broken atomic.Bool
+	mu     sync.Mutex     // held during calls
+	handle atomic.Uintptr // 0: ends
 }
 
 // openNCCL makes the communicators. What they hold is told by the driver's count of free memory.
@@ -116,7 +118,8 @@ func (l *link) openNCCL() error {
 	}
 	after, err := l.free()
 	for i, r := range l.runners {
-		one := &communicator{handle: handles[i]}
+		one := &communicator{}
+		one.handle.Store(handles[i])
 		c.ranks = append(c.ranks, one)
 		bytes := int64(0)
 		if err == nil {
@@ -175,7 +178,7 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// end destroys the communicators when all ranks have left theirs, or when one does not: its Close says why.
+// end destroys the communicators when all ranks have left theirs, or when one does not: its Close says why. What an abort has begun it waits for.
 func (c *communicators) end() error {
 	all := make(chan struct{})
 	go func() {
@@ -186,63 +189,58 @@ func (c *communicators) end() error {
 	case <-all:
 	case <-time.After(closeTimeout / 3):
 	}
-	c.ending.Do(func() {
-		c.ended = onThread(func() (err error) {
-			for _, one := range c.ranks {
-				err = errors.Join(err, c.destroy(one))
-			}
-			return err
-		})
-	})
-	return c.ended
-}
-
-func (c *communicators) destroy(one *communicator) error {
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	handle := one.handle
-	if one.handle = 0; handle == 0 {
-		return nil
-	}
-	return c.lib.call("ncclCommDestroy", c.lib.destroy, handle)
-}
-
-// abort ends communicators whose kernels may be waiting for a rank that will not come. A rank's thread may be in a call: NCCL lets it be woken there, but not begin
-// another one.
-func (c *communicators) abort() {
-	for _, one := range c.ranks {
-		one.broken.Store(true)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = onThread(func() error { // there is nothing left to try
-			for _, one := range c.ranks {
-				c.abortOne(one)
-			}
-			return nil
-		})
-	}()
+	c.stop("ncclCommDestroy", c.lib.destroy)
 	select {
-	case <-done:
+	case <-c.stopped:
+		return c.failed
 	case <-time.After(closeTimeout / 3):
+		return fmt.Errorf("NCCL has not ended its communicators after %s: it waits for every graph that a rank has captured with them", closeTimeout/3)
 	}
 }
 
-func (c *communicators) abortOne(one *communicator) {
-	idle := one.mu.TryLock()
+// abort wakes ranks that wait in NCCL's kernels for one that will not come. It does not wait: NCCL's call returns when the ranks' graphs are gone, which is at their Close.
+func (c *communicators) abort() {
+	c.aborted.Store(true)
+	c.stop("ncclCommAbort", c.lib.abort)
+}
+
+// stop begins to end the communicators, unless that has begun.
+func (c *communicators) stop(name string, fn uintptr) {
+	c.stopping.Do(func() {
+		go func() {
+			defer close(c.stopped)
+			err := onThread(func() (err error) {
+				for _, one := range c.ranks {
+					err = errors.Join(err, c.lib.call(name, fn, one.take()))
+				}
+				return err
+			})
+			if fn == c.lib.destroy { // after an abort there is nothing left to try
+				c.failed = err
+			}
+		}()
+	})
+}
+
+// take is the handle, for the call that ends it. A rank's thread may be in a call: NCCL lets it be woken there, but not begin another one.
+func (o *communicator) take() uintptr {
+	idle := o.mu.TryLock()
 	for tries := 0; !idle && tries < 1000; tries++ {
 		time.Sleep(time.Millisecond)
-		idle = one.mu.TryLock()
+		idle = o.mu.TryLock()
 	}
-	handle := one.handle
-	one.handle = 0
 	if idle {
-		one.mu.Unlock()
+		defer o.mu.Unlock()
 	}
-	if handle != 0 {
-		_ = c.lib.call("ncclCommAbort", c.lib.abort, handle)
+	return o.handle.Swap(0)
+}
+
+// usable is an error after an abort: graphs captured with the communicators would give wrong sums.
+func (c *communicators) usable() error {
+	if c != nil && c.aborted.Load() {
+		return fmt.Errorf("%w: NCCL's communicators were aborted; a new group is needed", modelrunner.ErrBroken)
 	}
+	return nil
 }
 
 // reduceNCCL is reduce by NCCL: parts become one, which is summed in its place and then added to the residual stream.
@@ -266,8 +264,8 @@ func (c *communicators) sum(r *Runner, p cuda.DevicePtr, n int) error {
 	one := c.ranks[r.share.Rank]
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if one.broken.Load() || one.handle == 0 {
-		return fmt.Errorf("%w: NCCL's communicator was aborted", modelrunner.ErrBroken)
+	if err := c.usable(); err != nil {
+		return err
 	}
-	return c.lib.call("ncclAllReduce", c.lib.allReduce, uintptr(p), uintptr(p), uintptr(n), float32s, sum, one.handle, r.stream.Handle())
+	return c.lib.call("ncclAllReduce", c.lib.allReduce, uintptr(p), uintptr(p), uintptr(n), float32s, sum, one.handle.Load(), r.stream.Handle())
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 typedef int R; // CUresult
 typedef uint64_t P; // CUdeviceptr
@@ -31,8 +32,8 @@ typedef struct object {
 	enum kind kind;
 	int dev, mapped;
 	char *p;
-	uint64_t size, stamp;        // stamp: an event's time, 0 when it was never recorded
-	uint64_t kept, used, keep;   // of a pool: bytes kept, in use, to keep at most
+	uint64_t size, stamp;        // stamp: an event's time, 0 when it was never recorded; a communicator's clique
+	uint64_t kept, used, keep;   // of a pool: bytes kept, in use, to keep at most; used: a communicator ends
 	struct object *owner;        // a function's module, an async block's pool, a stream's graph while it captures, a mapped range's memory
 	char *text;                  // a module's image, a function's name
 	op *ops;
