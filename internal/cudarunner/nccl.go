@@ -101,7 +101,7 @@ type communicators struct {
 
 type communicator struct {
 	mu     sync.Mutex     // held during calls
-	handle atomic.Uintptr // 0: ends
+	handle atomic.Uintptr // 0: a call that ends it has it
 }
 
 // openNCCL makes the communicators. What they hold is told by the driver's count of free memory.
