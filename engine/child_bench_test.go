@@ -80,7 +80,7 @@ func (s streamed) gap(quantile float64) float64 { return s.gaps[int(quantile*flo
 // streamRound starts so many streams at once and reads them to their ends.
 func streamRound(b *testing.B, e *engine.Engine, streams int) streamed {
 	b.Helper()
-	const tokens = 32
+	const tokens = 128
 	began := time.Now()
 	gaps := make([][]float64, streams)
 	var wg sync.WaitGroup
