@@ -23,7 +23,7 @@ func benchCommand() *cobra.Command {
 		Long: `Measure the bundled engine on a checkpoint (default: the bundled one) or on random weights of a shape: what a whole life costs (open, one
 token, shutdown, proof that nothing is left), prefill and decoding at each batch size. Medians of several runs; decoding has its floor beside it:
 the bytes of the weights ÷ the memory bandwidth measured in the same run. From 8 lives on, growth from one to the next is measured too, and fails.`,
-		Args: cobra.NoArgs,
+		Args: noArguments(""),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if min(o.Prompt, o.Output, o.Repeat, o.Cycles) < 1 {
 				return usagef("--prompt, --output, --repeat and --cycles must be at least 1")

@@ -44,7 +44,7 @@ name with underscores; the flags are the defaults of all lines, and the lines ru
 With --json, one object a prompt is printed, in order:
   {"prompt_token_ids":[…],"outputs":[{"token_ids":[…],"text":"…","finish_reason":"length|stop|abort","logprobs":[{"<id>":-1.23,…},…]}],
    "prompt_logprobs":[null,{…},…]}`,
-		Args: cobra.NoArgs,
+		Args: noArguments(": a prompt's flag is --prompt"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			given := func(name string) bool { return cmd.Flags().Changed(name) }
 			if n := count(given("prompt"), given("prompt-ids"), given("batch")); n != 1 {

@@ -93,3 +93,13 @@ func exitCode(cmd *cobra.Command, err error) int {
 	}
 	return exitFailed
 }
+
+// noArguments refuses what is not a flag; hint says what was probably meant.
+func noArguments(hint string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return fmt.Errorf("%s takes flags only, not %q%s", c.CommandPath(), args[0], hint)
+	}
+}

@@ -41,7 +41,7 @@ func TestWrongUse(t *testing.T) {
 		{"generate --prompt a --temperature warm", exitUsage, "temperature"},
 		{"generate --prompt a --logit-bias 3", exitUsage, `"3" is not id=bias`},
 		{"generate --prompt-ids 1,2,99999", exitUsage, "99999"},
-		{"generate --prompt a stray", exitUsage, "stray"},
+		{"generate --prompt a stray", exitUsage, `enginetest generate takes flags only, not "stray": a prompt's flag is --prompt`},
 		{"generate --prompt a --tensor-parallel -1", exitUsage, "TensorParallel is -1"},
 		{"generate --prompt a --device cpu --tensor-parallel 3", exitUsage, "num_attention_heads is 8 (possible: 1, 2, 4 or 8)"},
 		{"generate --no-such-flag", exitUsage, "no-such-flag"},

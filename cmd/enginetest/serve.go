@@ -44,7 +44,7 @@ func serveCommand() *cobra.Command {
 The first SIGTERM or SIGINT drains: /health and new work get 503, running requests may finish for --shutdown-timeout and are aborted then. A second
 signal aborts at once. While the model is loading, a signal cancels the load. The exit code is 0 when everything finished and was given back,
 and 1 when requests were aborted, when the engine failed, or when the shutdown found something left.`,
-		Args: cobra.NoArgs,
+		Args: noArguments(": a checkpoint's flag is --model"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.uds != "" && (cmd.Flags().Changed("host") || cmd.Flags().Changed("port")) {
 				return usagef("give --uds or --host and --port, not both")
