@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"unsafe"
+
+	"github.com/enginetest/enginetest/internal/dynlib"
 )
 
 // Driver is the CUDA driver library of this process, initialised.
@@ -40,7 +42,7 @@ func Open(opts ...Option) (*Driver, error) {
 	d := &Driver{}
 	var first error
 	for _, p := range paths {
-		lib, err := loadLibrary(p)
+		lib, err := dynlib.Open(p)
 		if err == nil {
 			d.lib, d.path = lib, p
 			break
@@ -95,7 +97,7 @@ func (d *Driver) call(s *symbol, args ...uintptr) error {
 	if s.addr == 0 {
 		return d.failure(s, ErrNotSupported)
 	}
-	if r := Code(int32(invoke(s.addr, args))); r != 0 {
+	if r := Code(int32(dynlib.Call(s.addr, args))); r != 0 {
 		return d.failure(s, r)
 	}
 	return nil
@@ -132,4 +134,6 @@ func (d *Driver) text(s *symbol, c Code) string {
 // call0 is call without words for the result.
 //
 //go:uintptrescapes
-func (d *Driver) call0(s *symbol, args ...uintptr) Code { return Code(int32(invoke(s.addr, args))) }
+func (d *Driver) call0(s *symbol, args ...uintptr) Code {
+	return Code(int32(dynlib.Call(s.addr, args)))
+}

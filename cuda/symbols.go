@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+
+	"github.com/enginetest/enginetest/internal/dynlib"
 )
 
 // symbol is one function of libcuda.
@@ -124,7 +126,7 @@ func (s *symbols) resolve(lib uintptr) error {
 		sym := (*symbol)(f)
 		for name := range strings.SplitSeq(names, ",") {
 			sym.name = name
-			if sym.addr = findSymbol(lib, name); sym.addr != 0 {
+			if sym.addr = dynlib.Symbol(lib, name); sym.addr != 0 {
 				break
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/enginetest/enginetest/internal/dynlib"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -240,7 +241,7 @@ func (w *Worker) call(s *symbol, args ...uintptr) error {
 	}
 	n := copy(w.args[:], args)
 	w.driver.Store(s)
-	r := Code(int32(invoke(s.addr, w.args[:n])))
+	r := Code(int32(dynlib.Call(s.addr, w.args[:n])))
 	w.driver.Store(nil)
 	if r == 0 {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/enginetest/enginetest/cuda"
 )
@@ -68,7 +69,7 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 	lanes := "2"
 	for _, n := range []int{4, 8, 16, 32} {
 		if r.headPad > 8*n/2 {
-			lanes = map[int]string{4: "4", 8: "8", 16: "16", 32: "32"}[n]
+			lanes = strconv.Itoa(n)
 		}
 	}
 	together, name := r.together()

@@ -287,23 +287,29 @@ func TestAgainstCPU(t *testing.T) {
 			worst := one.compare(c, g, 1000)
 			t.Logf("one sequence: largest difference %.2g", worst)
 			require.Less(t, worst, m.tolerance)
-			for _, p := range []sample.Params{{Logprobs: -1}, {Logprobs: -1, Temperature: 0.9, Seed: 0x123456789abcdef}} {
-				var out [2][]*sequence
-				for i, r := range []modelrunner.Runner{c, g} {
-					d := newDriver(t, size, blocks, 2048)
-					for j, ids := range prompts(vocab, 3, 17, 60) {
-						q := p
-						q.Seed += uint64(j)
-						d.add(ids, 20, q)
-					}
-					d.generate(r, 16)
-					out[i] = d.seqs
-				}
-				for j := range out[0] {
-					require.Equal(t, out[0][j].Output, out[1][j].Output, "sequence %d, temperature %g", j, p.Temperature)
-				}
-			}
+			sameTokens(t, c, g, size, blocks, vocab)
 		})
+	}
+}
+
+// sameTokens compares what two runners generate, greedily and seeded.
+func sameTokens(t *testing.T, a, b modelrunner.Runner, blockSize, blocks, vocab int) {
+	t.Helper()
+	for _, p := range []sample.Params{{Logprobs: -1}, {Logprobs: -1, Temperature: 0.9, Seed: 0x123456789abcdef}} {
+		var out [2][]*sequence
+		for i, r := range []modelrunner.Runner{a, b} {
+			d := newDriver(t, blockSize, blocks, 2048)
+			for j, ids := range prompts(vocab, 3, 17, 60) {
+				q := p
+				q.Seed += uint64(j)
+				d.add(ids, 20, q)
+			}
+			d.generate(r, 16)
+			out[i] = d.seqs
+		}
+		for j := range out[0] {
+			require.Equal(t, out[0][j].Output, out[1][j].Output, "sequence %d, temperature %g", j, p.Temperature)
+		}
 	}
 }
 

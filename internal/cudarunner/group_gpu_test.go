@@ -151,22 +151,7 @@ func againstOne(t *testing.T, devices []cuda.Device, o Options, models []groupMo
 			worst = max(worst, d.compare(one, g, 1000))
 			t.Logf("largest difference %.2g", worst)
 			require.Less(t, worst, tolerance)
-			for _, p := range []sample.Params{{Logprobs: -1}, {Logprobs: -1, Temperature: 0.9, Seed: 0x123456789abcdef}} {
-				var out [2][]*sequence
-				for i, r := range []modelrunner.Runner{one, g} {
-					d := newDriver(t, 16, blocks, 2048)
-					for j, ids := range prompts(vocab, 3, 17, 60) {
-						q := p
-						q.Seed += uint64(j)
-						d.add(ids, 20, q)
-					}
-					d.generate(r, 16)
-					out[i] = d.seqs
-				}
-				for j := range out[0] {
-					require.Equal(t, out[0][j].Output, out[1][j].Output, "sequence %d, temperature %g", j, p.Temperature)
-				}
-			}
+			sameTokens(t, one, g, 16, blocks, vocab)
 		})
 	}
 }

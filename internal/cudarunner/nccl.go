@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/internal/dynlib"
 	"github.com/enginetest/enginetest/internal/modelrunner"
 	"github.com/enginetest/enginetest/ledger"
 )
@@ -33,7 +34,7 @@ func findNCCL() (*ncclLibrary, error) {
 	if path := os.Getenv("ENGINETEST_LIBNCCL"); path != "" {
 		n.path = path
 	}
-	lib, err := loadLibrary(n.path)
+	lib, err := dynlib.Open(n.path)
 	if err != nil {
 		why, _, _ := strings.Cut(err.Error(), "\n")
 		return nil, fmt.Errorf("%w: %s", ErrNoNCCL, why)
@@ -42,7 +43,7 @@ func findNCCL() (*ncclLibrary, error) {
 		"ncclGetVersion": &n.version, "ncclCommInitAll": &n.initAll, "ncclAllReduce": &n.allReduce, "ncclCommDestroy": &n.destroy, "ncclCommAbort": &n.abort,
 		"ncclGetErrorString": &n.errorString, "ncclGetLastError": &n.lastError,
 	} {
-		if *to = findSymbol(lib, name); *to == 0 {
+		if *to = dynlib.Symbol(lib, name); *to == 0 {
 			return nil, fmt.Errorf("%w: %s has no %s", ErrNoNCCL, n.path, name)
 		}
 	}
@@ -66,11 +67,11 @@ func (e *NCCLError) Error() string {
 
 // call calls a function. What its arguments point to is on the heap.
 func (n *ncclLibrary) call(name string, fn uintptr, args ...uintptr) error {
-	code := int(int32(invoke(fn, args)))
+	code := int(int32(dynlib.Call(fn, args)))
 	if code == 0 {
 		return nil
 	}
-	return &NCCLError{Call: name, Code: code, Text: text(invoke(n.errorString, []uintptr{uintptr(code)})), More: text(invoke(n.lastError, []uintptr{0}))}
+	return &NCCLError{Call: name, Code: code, Text: text(dynlib.Call(n.errorString, []uintptr{uintptr(code)})), More: text(dynlib.Call(n.lastError, []uintptr{0}))}
 }
 
 // text is a C string.

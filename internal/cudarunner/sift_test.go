@@ -199,25 +199,25 @@ func siftParams(vocab int) []sample.Params {
 		{Temperature: 1.3, TopK: 40, TopP: 0.95, MinP: 0.02},
 		{Temperature: 1, TopK: 2},
 		{Temperature: 1, TopK: 1},
-		{Temperature: 2, TopK: 300},                           // the host's selection, not its heap
-		{Temperature: 1, TopK: max(2, vocab/2), TopP: 0.5},    // both borders deep in the row
-		{Temperature: 1, TopK: vocab, TopP: 1},                // off
-		{Temperature: 1, TopK: vocab + 5, TopP: 0.6},          // top-k off
-		{Temperature: 1, TopP: 1e-9},                          // the most likely alone
-		{Temperature: 1, TopP: 0.999999},                      // almost all
-		{Temperature: 1, TopP: 0.5},                           // exact among equals
-		{Temperature: 0.01, TopK: 20, TopP: 0.9},              // far apart
-		{Temperature: 50, TopP: 0.8},                          // close together
-		{Temperature: 1, MinP: 1},                             // only the best and its equals
-		{Temperature: 3, TopK: 1000, TopP: 0.99, MinP: 1e-6},  //
-		{Logprobs: 1},                                         // greedy
-		{Temperature: 1, Logprobs: 1},                         // a draw from all
-		{Temperature: 1, TopK: 50, TopP: 0.9, Logprobs: 6},    //
-		{Temperature: 1, Logprobs: sample.MostLikely + 1},     // as many as there is room for
-		{RepetitionPenalty: 1.3},                              //
-		{Temperature: 1, RepetitionPenalty: 0.8, Logprobs: 3}, //
-		{Temperature: 1, FrequencyPenalty: 0.7},               //
-		{Temperature: 0.9, PresencePenalty: -0.4, TopP: 0.9},  //
+		{Temperature: 2, TopK: 300},                        // the host's selection, not its heap
+		{Temperature: 1, TopK: max(2, vocab/2), TopP: 0.5}, // both borders deep in the row
+		{Temperature: 1, TopK: vocab, TopP: 1},             // off
+		{Temperature: 1, TopK: vocab + 5, TopP: 0.6},       // top-k off
+		{Temperature: 1, TopP: 1e-9},                       // the most likely alone
+		{Temperature: 1, TopP: 0.999999},                   // almost all
+		{Temperature: 1, TopP: 0.5},                        // exact among equals
+		{Temperature: 0.01, TopK: 20, TopP: 0.9},           // far apart
+		{Temperature: 50, TopP: 0.8},                       // close together
+		{Temperature: 1, MinP: 1},                          // only the best and its equals
+		{Temperature: 3, TopK: 1000, TopP: 0.99, MinP: 1e-6},
+		{Logprobs: 1},                 // greedy
+		{Temperature: 1, Logprobs: 1}, // a draw from all
+		{Temperature: 1, TopK: 50, TopP: 0.9, Logprobs: 6},
+		{Temperature: 1, Logprobs: sample.MostLikely + 1}, // as many as there is room for
+		{RepetitionPenalty: 1.3},
+		{Temperature: 1, RepetitionPenalty: 0.8, Logprobs: 3},
+		{Temperature: 1, FrequencyPenalty: 0.7},
+		{Temperature: 0.9, PresencePenalty: -0.4, TopP: 0.9},
 		{Temperature: 1, TopK: 30, RepetitionPenalty: 1.1, FrequencyPenalty: 0.2, PresencePenalty: 0.3, Logprobs: 6},
 		{Temperature: 1, LogitBias: map[int32]float32{id(3): 5, id(11): -200, id(12): 100, id(vocab - 1): 4, int32(vocab): 50}, TopP: 0.9},
 		{Temperature: 1, LogitBias: map[int32]float32{id(2): 7}, Logprobs: 4},
