@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -143,7 +144,7 @@ func TestOrphansAreNamed(t *testing.T) {
 func waitForZombie(t *testing.T, pid int) {
 	t.Helper()
 	for range 1000 {
-		if b, _ := os.ReadFile("/proc/" + itoa(pid) + "/stat"); strings.Contains(string(b), ") Z ") {
+		if b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); strings.Contains(string(b), ") Z ") {
 			return
 		}
 		time.Sleep(time.Millisecond)
