@@ -59,10 +59,9 @@ type AttnSeq struct {
 
 // AttnParams says how a layer attends.
 type AttnParams struct {
-	Heads   int     // query heads: a multiple of KVHeads; head h reads KV head h / (Heads / KVHeads)
-	Scale   float32 // of the scores, usually 1/√HeadDim
-	Window  int     // a row sees its last Window positions, itself among them; 0: all
-	Softcap float32 // scores become Softcap·tanh(score/Softcap); 0: they stay
+	Heads  int     // query heads: a multiple of KVHeads; head h reads KV head h / (Heads / KVHeads)
+	Scale  float32 // of the scores, usually 1/√HeadDim
+	Window int     // a row sees its last Window positions, itself among them; 0: all
 }
 
 // segment is the number of positions that are reduced together. Segments begin at multiples of it and are added up in order: a row's result is
@@ -205,11 +204,6 @@ func (at *attention) segment(it *attnItem, seg int, buf []float32) {
 		}
 		s := scores[v*segment+a-lo : v*segment+b-lo]
 		k.scale(s, at.Scale)
-		if at.Softcap != 0 {
-			for i, x := range s {
-				s[i] = at.Softcap * float32(math.Tanh(float64(x/at.Softcap)))
-			}
-		}
 		top[v] = k.max(s)
 		sum[v] = k.expSum(s, top[v])
 	}

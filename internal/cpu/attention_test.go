@@ -62,9 +62,6 @@ func (c *pages) reference(a AttnParams, id int, s AttnSeq, q []float32) []float6
 					x += float64(q[((s.Start+r)*a.Heads+h)*d+i]) * float64(c.k[id][(t*c.KVHeads+kv)*d+i])
 				}
 				x *= float64(a.Scale)
-				if a.Softcap != 0 {
-					x = float64(a.Softcap) * math.Tanh(x/float64(a.Softcap))
-				}
 				scores = append(scores, math.Exp(x))
 				sum += scores[len(scores)-1]
 			}
@@ -84,31 +81,29 @@ func TestAttentionAgainstFloat64(t *testing.T) {
 		why                   string
 		heads, kv, dim, block int
 		window                int
-		softcap               float32
 		seqs                  []seq
 	}{
-		{"one token", 1, 1, 8, 16, 0, 0, []seq{{1, 1}}},
-		{"prompt from the start", 4, 4, 64, 16, 0, 0, []seq{{37, 37}}},
-		{"decode over several segments", 4, 2, 64, 16, 0, 0, []seq{{700, 1}}},
-		{"chunk at the end of a longer context", 8, 2, 32, 16, 0, 0, []seq{{530, 21}}},
-		{"mixed batch", 4, 1, 16, 16, 0, 0, []seq{{5, 1}, {300, 1}, {64, 64}, {257, 2}, {90, 10}}},
-		{"many rows over two segments", 2, 2, 24, 16, 0, 0, []seq{{280, 280}}},
-		{"odd head and block", 6, 3, 40, 7, 0, 0, []seq{{50, 50}, {513, 3}}},
-		{"heads that fill no vector", 4, 2, 6, 16, 0, 0, []seq{{40, 40}}},
-		{"heads with a rest", 4, 2, 20, 16, 0, 0, []seq{{40, 40}, {300, 1}}},
-		{"one position a block", 2, 1, 8, 1, 0, 0, []seq{{20, 4}}},
-		{"blocks larger than a segment", 2, 1, 72, 400, 0, 0, []seq{{700, 5}}},
-		{"widest head", 2, 1, 256, 32, 0, 0, []seq{{70, 9}}},
-		{"window inside a segment", 4, 2, 32, 16, 5, 0, []seq{{40, 40}, {100, 1}}},
-		{"window over segments", 4, 2, 32, 16, 300, 0, []seq{{900, 1}, {600, 20}, {270, 90}}},
-		{"window of one: the value itself", 2, 2, 16, 16, 1, 0, []seq{{270, 20}}},
-		{"softcap", 4, 2, 32, 16, 0, 2, []seq{{60, 7}}},
-		{"more heads than a tile", 64, 1, 16, 16, 0, 0, []seq{{40, 3}}},
+		{"one token", 1, 1, 8, 16, 0, []seq{{1, 1}}},
+		{"prompt from the start", 4, 4, 64, 16, 0, []seq{{37, 37}}},
+		{"decode over several segments", 4, 2, 64, 16, 0, []seq{{700, 1}}},
+		{"chunk at the end of a longer context", 8, 2, 32, 16, 0, []seq{{530, 21}}},
+		{"mixed batch", 4, 1, 16, 16, 0, []seq{{5, 1}, {300, 1}, {64, 64}, {257, 2}, {90, 10}}},
+		{"many rows over two segments", 2, 2, 24, 16, 0, []seq{{280, 280}}},
+		{"odd head and block", 6, 3, 40, 7, 0, []seq{{50, 50}, {513, 3}}},
+		{"heads that fill no vector", 4, 2, 6, 16, 0, []seq{{40, 40}}},
+		{"heads with a rest", 4, 2, 20, 16, 0, []seq{{40, 40}, {300, 1}}},
+		{"one position a block", 2, 1, 8, 1, 0, []seq{{20, 4}}},
+		{"blocks larger than a segment", 2, 1, 72, 400, 0, []seq{{700, 5}}},
+		{"widest head", 2, 1, 256, 32, 0, []seq{{70, 9}}},
+		{"window inside a segment", 4, 2, 32, 16, 5, []seq{{40, 40}, {100, 1}}},
+		{"window over segments", 4, 2, 32, 16, 300, []seq{{900, 1}, {600, 20}, {270, 90}}},
+		{"window of one: the value itself", 2, 2, 16, 16, 1, []seq{{270, 20}}},
+		{"more heads than a tile", 64, 1, 16, 16, 0, []seq{{40, 3}}},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			rng, writer := rngOf(7), pool(t, 2, Generic)
 			cache := newPages(rng, 4000/c.block+len(c.seqs), c.block, c.kv, c.dim)
-			a := AttnParams{Heads: c.heads, Scale: float32(1 / math.Sqrt(float64(c.dim))), Window: c.window, Softcap: c.softcap}
+			a := AttnParams{Heads: c.heads, Scale: float32(1 / math.Sqrt(float64(c.dim))), Window: c.window}
 			var seqs []AttnSeq
 			rows := 0
 			for i, s := range c.seqs {

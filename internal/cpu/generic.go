@@ -38,7 +38,6 @@ var genericKernels = kernels{
 		}
 	},
 	siluMul: siluMulGeneric,
-	geluMul: geluMulGeneric,
 }
 
 // tileGeneric takes weight rows four at a time, so that each activation is loaded once for four products.
@@ -190,18 +189,3 @@ func siluMulGeneric(dst, gate, up []float32) {
 		dst[i] = g / (1 + float32(math.Exp(-float64(g)))) * up[i]
 	}
 }
-
-func geluMulGeneric(dst, gate, up []float32) {
-	gate, up = gate[:len(dst)], up[:len(dst)]
-	for i, v := range gate {
-		g := float64(v)
-		inner := geluScale * (g + geluCube*g*g*g)
-		dst[i] = float32(0.5*g*(1+math.Tanh(inner))) * up[i]
-	}
-}
-
-// gelu(x) ≈ x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))): Hendrycks and Gimpel, arXiv:1606.08415.
-const (
-	geluScale = 0.7978845608028653558798921198687
-	geluCube  = 0.044715
-)

@@ -23,7 +23,6 @@ type kernels struct {
 	axpy     func(dst, x []float32, s float32) // dst += s·x
 	scale    func(dst []float32, s float32)
 	siluMul  func(dst, gate, up []float32)
-	geluMul  func(dst, gate, up []float32) // the tanh form
 }
 
 func kernelsOf(t Tier) *kernels {

@@ -2595,128 +2595,6 @@ rest10:
 DATA const_minus<>+0(SB)/4, $0xbf800000
 GLOBL const_minus<>(SB), RODATA|NOPTR, $4
 
-// func geluMulAVX2(dst *float32, gate *float32, up *float32, n uintptr)
-// Requires: AVX, AVX2, FMA3
-TEXT ·geluMulAVX2(SB), NOSPLIT, $0-32
-	MOVQ dst+0(FP), AX
-	MOVQ gate+8(FP), CX
-	MOVQ up+16(FP), DX
-	MOVQ n+24(FP), BX
-
-many11:
-	CMPQ         BX, $0x00000008
-	JB           one11
-	VMOVUPS      (CX), Y0
-	VMULPS       Y0, Y0, Y1
-	VBROADCASTSS const_gelu1<>+0(SB), Y2
-	VBROADCASTSS const_gelu3<>+0(SB), Y3
-	VFMADD132PS  Y3, Y2, Y1
-	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS const_lo<>+0(SB), Y2
-	VMAXPS       Y1, Y2, Y1
-	VBROADCASTSS const_hi<>+0(SB), Y2
-	VMINPS       Y1, Y2, Y1
-	VBROADCASTSS const_log2e<>+0(SB), Y2
-	VMULPS       Y2, Y1, Y3
-	VCVTPS2DQ    Y3, Y2
-	VCVTDQ2PS    Y2, Y3
-	VBROADCASTSS const_ln2hi<>+0(SB), Y4
-	VFNMADD231PS Y4, Y3, Y1
-	VBROADCASTSS const_ln2lo<>+0(SB), Y4
-	VFNMADD231PS Y4, Y3, Y1
-	VMOVAPS      Y1, Y1
-	VBROADCASTSS const_p0<>+0(SB), Y3
-	VMOVAPS      Y3, Y3
-	VBROADCASTSS const_p1<>+0(SB), Y4
-	VFMADD213PS  Y4, Y1, Y3
-	VBROADCASTSS const_p2<>+0(SB), Y4
-	VFMADD213PS  Y4, Y1, Y3
-	VBROADCASTSS const_p3<>+0(SB), Y4
-	VFMADD213PS  Y4, Y1, Y3
-	VBROADCASTSS const_p4<>+0(SB), Y4
-	VFMADD213PS  Y4, Y1, Y3
-	VBROADCASTSS const_p5<>+0(SB), Y4
-	VFMADD213PS  Y4, Y1, Y3
-	VMULPS       Y1, Y3, Y3
-	VFMADD213PS  Y1, Y1, Y3
-	VBROADCASTSS const_one<>+0(SB), Y1
-	VADDPS       Y1, Y3, Y3
-	VPSLLD       $0x17, Y2, Y2
-	VPADDD       Y2, Y3, Y3
-	VBROADCASTSS const_one<>+0(SB), Y1
-	VADDPS       Y1, Y3, Y3
-	VDIVPS       Y3, Y0, Y0
-	VMOVUPS      (DX), Y1
-	VMULPS       Y1, Y0, Y0
-	VMOVUPS      Y0, (AX)
-	ADDQ         $0x00000020, AX
-	ADDQ         $0x00000020, CX
-	ADDQ         $0x00000020, DX
-	SUBQ         $0x00000008, BX
-	JMP          many11
-
-one11:
-	CMPQ         BX, $0x00000008
-	JB           rest11
-	VMOVUPS      (CX), Y0
-	VMULPS       Y0, Y0, Y1
-	VBROADCASTSS const_gelu1<>+0(SB), Y2
-	VBROADCASTSS const_gelu3<>+0(SB), Y3
-	VFMADD132PS  Y3, Y2, Y1
-	VMULPS       Y0, Y1, Y1
-	VBROADCASTSS const_lo<>+0(SB), Y2
-	VMAXPS       Y1, Y2, Y1
-	VBROADCASTSS const_hi<>+0(SB), Y2
-	VMINPS       Y1, Y2, Y1
-	VBROADCASTSS const_log2e<>+0(SB), Y2
-	VMULPS       Y2, Y1, Y3
-	VCVTPS2DQ    Y3, Y2
-	VCVTDQ2PS    Y2, Y3
-	VBROADCASTSS const_ln2hi<>+0(SB), Y4
-	VFNMADD231PS Y4, Y3, Y1
-	VBROADCASTSS const_ln2lo<>+0(SB), Y4
-	VFNMADD231PS Y4, Y3, Y1
-	VMOVAPS      Y1, Y1
-	VBROADCASTSS const_p0<>+0(SB), Y3
-	VMOVAPS      Y3, Y3
-	VBROADCASTSS const_p1<>+0(SB), Y4
-	VFMADD213PS  Y4, Y1, Y3
-	VBROADCASTSS const_p2<>+0(SB), Y4
-	VFMADD213PS  Y4, Y1, Y3
-	VBROADCASTSS const_p3<>+0(SB), Y4
-	VFMADD213PS  Y4, Y1, Y3
-	VBROADCASTSS const_p4<>+0(SB), Y4
-	VFMADD213PS  Y4, Y1, Y3
-	VBROADCASTSS const_p5<>+0(SB), Y4
-	VFMADD213PS  Y4, Y1, Y3
-	VMULPS       Y1, Y3, Y3
-	VFMADD213PS  Y1, Y1, Y3
-	VBROADCASTSS const_one<>+0(SB), Y1
-	VADDPS       Y1, Y3, Y3
-	VPSLLD       $0x17, Y2, Y2
-	VPADDD       Y2, Y3, Y3
-	VBROADCASTSS const_one<>+0(SB), Y1
-	VADDPS       Y1, Y3, Y3
-	VDIVPS       Y3, Y0, Y0
-	VMOVUPS      (DX), Y1
-	VMULPS       Y1, Y0, Y0
-	VMOVUPS      Y0, (AX)
-	ADDQ         $0x00000020, AX
-	ADDQ         $0x00000020, CX
-	ADDQ         $0x00000020, DX
-	SUBQ         $0x00000008, BX
-	JMP          one11
-
-rest11:
-	VZEROUPPER
-	RET
-
-DATA const_gelu1<>+0(SB)/4, $0xbfcc422a
-GLOBL const_gelu1<>(SB), RODATA|NOPTR, $4
-
-DATA const_gelu3<>+0(SB)/4, $0xbd922279
-GLOBL const_gelu3<>(SB), RODATA|NOPTR, $4
-
 // func tile1x4F32AVX512(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k uintptr, groups uintptr)
 // Requires: AVX, AVX512F, AVX512VL, BMI2
 TEXT ·tile1x4F32AVX512(SB), NOSPLIT, $0-64
@@ -4548,9 +4426,9 @@ TEXT ·convertBF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ src+8(FP), CX
 	MOVQ n+16(FP), DX
 
-many12:
+many11:
 	CMPQ      DX, $0x00000020
-	JB        one12
+	JB        one11
 	VPMOVZXWD (CX), Z0
 	VPSLLD    $0x10, Z0, Z0
 	VMOVUPS   Z0, (AX)
@@ -4560,22 +4438,22 @@ many12:
 	ADDQ      $0x00000080, AX
 	ADDQ      $0x00000040, CX
 	SUBQ      $0x00000020, DX
-	JMP       many12
+	JMP       many11
 
-one12:
+one11:
 	CMPQ      DX, $0x00000010
-	JB        rest12
+	JB        rest11
 	VPMOVZXWD (CX), Z0
 	VPSLLD    $0x10, Z0, Z0
 	VMOVUPS   Z0, (AX)
 	ADDQ      $0x00000040, AX
 	ADDQ      $0x00000020, CX
 	SUBQ      $0x00000010, DX
-	JMP       one12
+	JMP       one11
 
-rest12:
+rest11:
 	TESTQ       DX, DX
-	JEQ         done12
+	JEQ         done11
 	MOVL        $0xffffffff, BX
 	BZHIL       DX, BX, BX
 	KMOVW       BX, K1
@@ -4583,7 +4461,7 @@ rest12:
 	VPSLLD      $0x10, Z0, Z0
 	VMOVUPS     Z0, K1, (AX)
 
-done12:
+done11:
 	VZEROUPPER
 	RET
 
@@ -5472,9 +5350,9 @@ TEXT ·convertF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ src+8(FP), CX
 	MOVQ n+16(FP), DX
 
-many13:
+many12:
 	CMPQ      DX, $0x00000020
-	JB        one13
+	JB        one12
 	VCVTPH2PS (CX), Z0
 	VMOVUPS   Z0, (AX)
 	VCVTPH2PS 32(CX), Z0
@@ -5482,28 +5360,28 @@ many13:
 	ADDQ      $0x00000080, AX
 	ADDQ      $0x00000040, CX
 	SUBQ      $0x00000020, DX
-	JMP       many13
+	JMP       many12
 
-one13:
+one12:
 	CMPQ      DX, $0x00000010
-	JB        rest13
+	JB        rest12
 	VCVTPH2PS (CX), Z0
 	VMOVUPS   Z0, (AX)
 	ADDQ      $0x00000040, AX
 	ADDQ      $0x00000020, CX
 	SUBQ      $0x00000010, DX
-	JMP       one13
+	JMP       one12
 
-rest13:
+rest12:
 	TESTQ       DX, DX
-	JEQ         done13
+	JEQ         done12
 	MOVL        $0xffffffff, BX
 	BZHIL       DX, BX, BX
 	KMOVW       BX, K1
 	VCVTPH2PS.Z (CX), K1, Z0
 	VMOVUPS     Z0, K1, (AX)
 
-done13:
+done12:
 	VZEROUPPER
 	RET
 
@@ -5766,9 +5644,9 @@ TEXT ·addAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-many14:
+many13:
 	CMPQ    DX, $0x00000040
-	JB      one14
+	JB      one13
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VADDPS  Z1, Z0, Z0
@@ -5788,11 +5666,11 @@ many14:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, DX
-	JMP     many14
+	JMP     many13
 
-one14:
+one13:
 	CMPQ    DX, $0x00000010
-	JB      rest14
+	JB      rest13
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VADDPS  Z1, Z0, Z0
@@ -5800,11 +5678,11 @@ one14:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     one14
+	JMP     one13
 
-rest14:
+rest13:
 	TESTQ     DX, DX
-	JEQ       done14
+	JEQ       done13
 	MOVL      $0xffffffff, BX
 	BZHIL     DX, BX, BX
 	KMOVW     BX, K1
@@ -5813,7 +5691,7 @@ rest14:
 	VADDPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done14:
+done13:
 	VZEROUPPER
 	RET
 
@@ -5825,9 +5703,9 @@ TEXT ·axpyAVX512(SB), NOSPLIT, $0-28
 	MOVQ         n+16(FP), DX
 	VBROADCASTSS s+24(FP), Z0
 
-many15:
+many14:
 	CMPQ        DX, $0x00000040
-	JB          one15
+	JB          one14
 	VMOVUPS     (AX), Z1
 	VMOVUPS     (CX), Z2
 	VFMADD231PS Z2, Z0, Z1
@@ -5847,11 +5725,11 @@ many15:
 	ADDQ        $0x00000100, AX
 	ADDQ        $0x00000100, CX
 	SUBQ        $0x00000040, DX
-	JMP         many15
+	JMP         many14
 
-one15:
+one14:
 	CMPQ        DX, $0x00000010
-	JB          rest15
+	JB          rest14
 	VMOVUPS     (AX), Z1
 	VMOVUPS     (CX), Z2
 	VFMADD231PS Z2, Z0, Z1
@@ -5859,11 +5737,11 @@ one15:
 	ADDQ        $0x00000040, AX
 	ADDQ        $0x00000040, CX
 	SUBQ        $0x00000010, DX
-	JMP         one15
+	JMP         one14
 
-rest15:
+rest14:
 	TESTQ       DX, DX
-	JEQ         done15
+	JEQ         done14
 	MOVL        $0xffffffff, BX
 	BZHIL       DX, BX, BX
 	KMOVW       BX, K1
@@ -5872,7 +5750,7 @@ rest15:
 	VFMADD231PS Z2, Z0, Z1
 	VMOVUPS     Z1, K1, (AX)
 
-done15:
+done14:
 	VZEROUPPER
 	RET
 
@@ -5887,9 +5765,9 @@ TEXT ·scaleMulAVX512(SB), NOSPLIT, $0-36
 	TESTQ        DX, DX
 	JEQ          nil
 
-many16:
+many15:
 	CMPQ    BX, $0x00000040
-	JB      one16
+	JB      one15
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS (DX), Z2
@@ -5914,11 +5792,11 @@ many16:
 	ADDQ    $0x00000100, CX
 	ADDQ    $0x00000100, DX
 	SUBQ    $0x00000040, BX
-	JMP     many16
+	JMP     many15
 
-one16:
+one15:
 	CMPQ    BX, $0x00000010
-	JB      rest16
+	JB      rest15
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS (DX), Z2
@@ -5928,11 +5806,11 @@ one16:
 	ADDQ    $0x00000040, CX
 	ADDQ    $0x00000040, DX
 	SUBQ    $0x00000010, BX
-	JMP     one16
+	JMP     one15
 
-rest16:
+rest15:
 	TESTQ     BX, BX
-	JEQ       done16
+	JEQ       done15
 	MOVL      $0xffffffff, SI
 	BZHIL     BX, SI, SI
 	KMOVW     SI, K1
@@ -5942,14 +5820,14 @@ rest16:
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done16:
+done15:
 	VZEROUPPER
 	RET
 
 nil:
-many17:
+many16:
 	CMPQ    BX, $0x00000040
-	JB      one17
+	JB      one16
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
@@ -5965,22 +5843,22 @@ many17:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, BX
-	JMP     many17
+	JMP     many16
 
-one17:
+one16:
 	CMPQ    BX, $0x00000010
-	JB      rest17
+	JB      rest16
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, BX
-	JMP     one17
+	JMP     one16
 
-rest17:
+rest16:
 	TESTQ     BX, BX
-	JEQ       done17
+	JEQ       done16
 	MOVL      $0xffffffff, DX
 	BZHIL     BX, DX, DX
 	KMOVW     DX, K1
@@ -5988,7 +5866,7 @@ rest17:
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done17:
+done16:
 	VZEROUPPER
 	RET
 
@@ -6002,9 +5880,9 @@ TEXT ·sumsqAVX512(SB), NOSPLIT, $0-20
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
 
-many18:
+many17:
 	CMPQ        CX, $0x00000040
-	JB          one18
+	JB          one17
 	VMOVUPS     (AX), Z4
 	VFMADD231PS Z4, Z4, Z0
 	VMOVUPS     64(AX), Z4
@@ -6015,27 +5893,27 @@ many18:
 	VFMADD231PS Z4, Z4, Z3
 	ADDQ        $0x00000100, AX
 	SUBQ        $0x00000040, CX
-	JMP         many18
+	JMP         many17
 
-one18:
+one17:
 	CMPQ        CX, $0x00000010
-	JB          rest18
+	JB          rest17
 	VMOVUPS     (AX), Z4
 	VFMADD231PS Z4, Z4, Z0
 	ADDQ        $0x00000040, AX
 	SUBQ        $0x00000010, CX
-	JMP         one18
+	JMP         one17
 
-rest18:
+rest17:
 	TESTQ       CX, CX
-	JEQ         done18
+	JEQ         done17
 	MOVL        $0xffffffff, DX
 	BZHIL       CX, DX, DX
 	KMOVW       DX, K1
 	VMOVUPS.Z   (AX), K1, Z4
 	VFMADD231PS Z4, Z4, Z0
 
-done18:
+done17:
 	VADDPS        Z1, Z0, Z0
 	VADDPS        Z3, Z2, Z2
 	VADDPS        Z2, Z0, Z0
@@ -6058,35 +5936,35 @@ TEXT ·maxAVX512(SB), NOSPLIT, $0-20
 	MOVQ    n+8(FP), CX
 	VMOVUPS (AX), Z0
 
-many19:
+many18:
 	CMPQ   CX, $0x00000040
-	JB     one19
+	JB     one18
 	VMAXPS (AX), Z0, Z0
 	VMAXPS 64(AX), Z0, Z0
 	VMAXPS 128(AX), Z0, Z0
 	VMAXPS 192(AX), Z0, Z0
 	ADDQ   $0x00000100, AX
 	SUBQ   $0x00000040, CX
-	JMP    many19
+	JMP    many18
 
-one19:
+one18:
 	CMPQ   CX, $0x00000010
-	JB     rest19
+	JB     rest18
 	VMAXPS (AX), Z0, Z0
 	ADDQ   $0x00000040, AX
 	SUBQ   $0x00000010, CX
-	JMP    one19
+	JMP    one18
 
-rest19:
+rest18:
 	TESTQ     CX, CX
-	JEQ       done19
+	JEQ       done18
 	MOVL      $0xffffffff, DX
 	BZHIL     CX, DX, DX
 	KMOVW     DX, K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMAXPS    Z1, Z0, K1, Z0
 
-done19:
+done18:
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VMAXPS        Y0, Y1, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -6119,9 +5997,9 @@ TEXT ·expSumAVX512(SB), NOSPLIT, $0-28
 	VBROADCASTSS const_one<>+0(SB), Z12
 	VPXORD       Z13, Z13, Z13
 
-many20:
+many19:
 	CMPQ         CX, $0x00000020
-	JB           one20
+	JB           one19
 	VMOVUPS      (AX), Z14
 	VSUBPS       Z0, Z14, Z14
 	VCMPPS       $0x15, Z1, Z14, K1
@@ -6174,11 +6052,11 @@ many20:
 	VMOVUPS      Z14, 64(AX)
 	ADDQ         $0x00000080, AX
 	SUBQ         $0x00000020, CX
-	JMP          many20
+	JMP          many19
 
-one20:
+one19:
 	CMPQ         CX, $0x00000010
-	JB           rest20
+	JB           rest19
 	VMOVUPS      (AX), Z14
 	VSUBPS       Z0, Z14, Z14
 	VCMPPS       $0x15, Z1, Z14, K1
@@ -6206,11 +6084,11 @@ one20:
 	VMOVUPS      Z14, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          one20
+	JMP          one19
 
-rest20:
+rest19:
 	TESTQ        CX, CX
-	JEQ          done20
+	JEQ          done19
 	MOVL         $0xffffffff, DX
 	BZHIL        CX, DX, DX
 	KMOVW        DX, K1
@@ -6241,7 +6119,7 @@ rest20:
 	VADDPS       Z0, Z13, Z13
 	VMOVUPS      Z0, K1, (AX)
 
-done20:
+done19:
 	VEXTRACTF64X4 $0x01, Z13, Y0
 	VADDPS        Y13, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -6274,9 +6152,9 @@ TEXT ·siluMulAVX512(SB), NOSPLIT, $0-32
 	VBROADCASTSS const_p5<>+0(SB), Z10
 	VBROADCASTSS const_one<>+0(SB), Z11
 
-many21:
+many20:
 	CMPQ         BX, $0x00000010
-	JB           one21
+	JB           one20
 	VMOVUPS      (CX), Z12
 	VBROADCASTSS const_minus<>+0(SB), Z13
 	VMULPS       Z13, Z12, Z13
@@ -6308,11 +6186,11 @@ many21:
 	ADDQ         $0x00000040, CX
 	ADDQ         $0x00000040, DX
 	SUBQ         $0x00000010, BX
-	JMP          many21
+	JMP          many20
 
-one21:
+one20:
 	CMPQ         BX, $0x00000010
-	JB           rest21
+	JB           rest20
 	VMOVUPS      (CX), Z12
 	VBROADCASTSS const_minus<>+0(SB), Z13
 	VMULPS       Z13, Z12, Z13
@@ -6344,11 +6222,11 @@ one21:
 	ADDQ         $0x00000040, CX
 	ADDQ         $0x00000040, DX
 	SUBQ         $0x00000010, BX
-	JMP          one21
+	JMP          one20
 
-rest21:
+rest20:
 	TESTQ        BX, BX
-	JEQ          done21
+	JEQ          done20
 	MOVL         $0xffffffff, SI
 	BZHIL        BX, SI, SI
 	KMOVW        SI, K1
@@ -6380,146 +6258,7 @@ rest21:
 	VMULPS       Z0, Z12, Z12
 	VMOVUPS      Z12, K1, (AX)
 
-done21:
-	VZEROUPPER
-	RET
-
-// func geluMulAVX512(dst *float32, gate *float32, up *float32, n uintptr)
-// Requires: AVX, AVX512F, BMI2
-TEXT ·geluMulAVX512(SB), NOSPLIT, $0-32
-	MOVQ         dst+0(FP), AX
-	MOVQ         gate+8(FP), CX
-	MOVQ         up+16(FP), DX
-	MOVQ         n+24(FP), BX
-	VBROADCASTSS const_lo<>+0(SB), Z0
-	VBROADCASTSS const_hi<>+0(SB), Z1
-	VBROADCASTSS const_log2e<>+0(SB), Z2
-	VBROADCASTSS const_ln2hi<>+0(SB), Z3
-	VBROADCASTSS const_ln2lo<>+0(SB), Z4
-	VBROADCASTSS const_p0<>+0(SB), Z5
-	VBROADCASTSS const_p1<>+0(SB), Z6
-	VBROADCASTSS const_p2<>+0(SB), Z7
-	VBROADCASTSS const_p3<>+0(SB), Z8
-	VBROADCASTSS const_p4<>+0(SB), Z9
-	VBROADCASTSS const_p5<>+0(SB), Z10
-	VBROADCASTSS const_one<>+0(SB), Z11
-
-many22:
-	CMPQ         BX, $0x00000010
-	JB           one22
-	VMOVUPS      (CX), Z12
-	VMULPS       Z12, Z12, Z13
-	VBROADCASTSS const_gelu1<>+0(SB), Z14
-	VBROADCASTSS const_gelu3<>+0(SB), Z15
-	VFMADD132PS  Z15, Z14, Z13
-	VMULPS       Z12, Z13, Z13
-	VMAXPS       Z13, Z0, Z13
-	VMINPS       Z13, Z1, Z13
-	VMULPS       Z2, Z13, Z15
-	VCVTPS2DQ    Z15, Z14
-	VCVTDQ2PS    Z14, Z15
-	VFNMADD231PS Z3, Z15, Z13
-	VFNMADD231PS Z4, Z15, Z13
-	VMOVAPS      Z13, Z13
-	VMOVAPS      Z5, Z15
-	VFMADD213PS  Z6, Z13, Z15
-	VFMADD213PS  Z7, Z13, Z15
-	VFMADD213PS  Z8, Z13, Z15
-	VFMADD213PS  Z9, Z13, Z15
-	VFMADD213PS  Z10, Z13, Z15
-	VMULPS       Z13, Z15, Z15
-	VFMADD213PS  Z13, Z13, Z15
-	VADDPS       Z11, Z15, Z15
-	VPSLLD       $0x17, Z14, Z14
-	VPADDD       Z14, Z15, Z15
-	VADDPS       Z11, Z15, Z15
-	VDIVPS       Z15, Z12, Z12
-	VMOVUPS      (DX), Z13
-	VMULPS       Z13, Z12, Z12
-	VMOVUPS      Z12, (AX)
-	ADDQ         $0x00000040, AX
-	ADDQ         $0x00000040, CX
-	ADDQ         $0x00000040, DX
-	SUBQ         $0x00000010, BX
-	JMP          many22
-
-one22:
-	CMPQ         BX, $0x00000010
-	JB           rest22
-	VMOVUPS      (CX), Z12
-	VMULPS       Z12, Z12, Z13
-	VBROADCASTSS const_gelu1<>+0(SB), Z14
-	VBROADCASTSS const_gelu3<>+0(SB), Z15
-	VFMADD132PS  Z15, Z14, Z13
-	VMULPS       Z12, Z13, Z13
-	VMAXPS       Z13, Z0, Z13
-	VMINPS       Z13, Z1, Z13
-	VMULPS       Z2, Z13, Z15
-	VCVTPS2DQ    Z15, Z14
-	VCVTDQ2PS    Z14, Z15
-	VFNMADD231PS Z3, Z15, Z13
-	VFNMADD231PS Z4, Z15, Z13
-	VMOVAPS      Z13, Z13
-	VMOVAPS      Z5, Z15
-	VFMADD213PS  Z6, Z13, Z15
-	VFMADD213PS  Z7, Z13, Z15
-	VFMADD213PS  Z8, Z13, Z15
-	VFMADD213PS  Z9, Z13, Z15
-	VFMADD213PS  Z10, Z13, Z15
-	VMULPS       Z13, Z15, Z15
-	VFMADD213PS  Z13, Z13, Z15
-	VADDPS       Z11, Z15, Z15
-	VPSLLD       $0x17, Z14, Z14
-	VPADDD       Z14, Z15, Z15
-	VADDPS       Z11, Z15, Z15
-	VDIVPS       Z15, Z12, Z12
-	VMOVUPS      (DX), Z13
-	VMULPS       Z13, Z12, Z12
-	VMOVUPS      Z12, (AX)
-	ADDQ         $0x00000040, AX
-	ADDQ         $0x00000040, CX
-	ADDQ         $0x00000040, DX
-	SUBQ         $0x00000010, BX
-	JMP          one22
-
-rest22:
-	TESTQ        BX, BX
-	JEQ          done22
-	MOVL         $0xffffffff, SI
-	BZHIL        BX, SI, SI
-	KMOVW        SI, K1
-	VMOVUPS.Z    (CX), K1, Z12
-	VMULPS       Z12, Z12, Z13
-	VBROADCASTSS const_gelu1<>+0(SB), Z14
-	VBROADCASTSS const_gelu3<>+0(SB), Z15
-	VFMADD132PS  Z15, Z14, Z13
-	VMULPS       Z12, Z13, Z13
-	VMAXPS       Z13, Z0, Z13
-	VMINPS       Z13, Z1, Z13
-	VMULPS       Z2, Z13, Z1
-	VCVTPS2DQ    Z1, Z0
-	VCVTDQ2PS    Z0, Z1
-	VFNMADD231PS Z3, Z1, Z13
-	VFNMADD231PS Z4, Z1, Z13
-	VMOVAPS      Z13, Z1
-	VMOVAPS      Z5, Z2
-	VFMADD213PS  Z6, Z1, Z2
-	VFMADD213PS  Z7, Z1, Z2
-	VFMADD213PS  Z8, Z1, Z2
-	VFMADD213PS  Z9, Z1, Z2
-	VFMADD213PS  Z10, Z1, Z2
-	VMULPS       Z1, Z2, Z2
-	VFMADD213PS  Z1, Z1, Z2
-	VADDPS       Z11, Z2, Z2
-	VPSLLD       $0x17, Z0, Z0
-	VPADDD       Z0, Z2, Z2
-	VADDPS       Z11, Z2, Z2
-	VDIVPS       Z2, Z12, Z12
-	VMOVUPS.Z    (DX), K1, Z0
-	VMULPS       Z0, Z12, Z12
-	VMOVUPS      Z12, K1, (AX)
-
-done22:
+done20:
 	VZEROUPPER
 	RET
 

@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -54,12 +55,9 @@ func TestElementwiseAgainstFloat64(t *testing.T) {
 		abs, rel float64
 	}{
 		{"add", func(p *Pool, dst, a, _ []float32) { Add(p, dst, a) }, func(d, a, _ float64) float64 { return d + a }, 0, 1e-7},
-		{"scale", func(p *Pool, dst, _, _ []float32) { Scale(p, dst, 1.5) }, func(d, _, _ float64) float64 { return d * 1.5 }, 0, 1e-7},
-		{"axpy", func(p *Pool, dst, a, _ []float32) { Axpy(p, dst, a, 0.75) }, func(d, a, _ float64) float64 { return d + 0.75*a }, 1e-6, 1e-7},
+		{"scale", func(p *Pool, dst, _, _ []float32) { p.k.scale(dst, 1.5) }, func(d, _, _ float64) float64 { return d * 1.5 }, 0, 1e-7},
+		{"axpy", func(p *Pool, dst, a, _ []float32) { p.k.axpy(dst, a, 0.75) }, func(d, a, _ float64) float64 { return d + 0.75*a }, 1e-6, 1e-7},
 		{"silu", func(p *Pool, dst, a, b []float32) { SiLUMul(p, dst, a, b) }, func(_, a, b float64) float64 { return a / (1 + math.Exp(-a)) * b }, 1e-30, 5e-7},
-		{"gelu", func(p *Pool, dst, a, b []float32) { GELUMul(p, dst, a, b) }, func(_, a, b float64) float64 {
-			return 0.5 * a * (1 + math.Tanh(geluScale*(a+geluCube*a*a*a))) * b
-		}, 1e-6, 1e-6},
 	}
 	eachTier(t, func(t *testing.T, p *Pool) {
 		for _, op := range ops {
@@ -108,45 +106,28 @@ func TestExpError(t *testing.T) {
 	})
 }
 
-func TestSoftmaxAndLogSumExpAgainstFloat64(t *testing.T) {
+// A softmax as attention makes it: exp(x - max) and its sum.
+func TestSoftmaxAgainstFloat64(t *testing.T) {
 	eachTier(t, func(t *testing.T, p *Pool) {
 		for _, dim := range append(dims, 32000) {
 			for _, spread := range []float32{1, 30} {
-				rng := rngOf(uint64(dim))
-				const rows = 2
-				x := random(rng, rows*dim)
+				x := random(rngOf(uint64(dim)), dim)
 				for i := range x {
 					x[i] *= spread
 				}
-				soft, logs := make([]float64, rows*dim), make([]float64, rows*dim)
-				for r := range rows {
-					top, sum := math.Inf(-1), 0.0
-					for _, v := range x[r*dim : (r+1)*dim] {
-						top = max(top, float64(v))
-					}
-					for _, v := range x[r*dim : (r+1)*dim] {
-						sum += math.Exp(float64(v) - top)
-					}
-					lse := top + math.Log(sum)
-					got := LogSumExp(p, x[r*dim:(r+1)*dim])
-					require.InDelta(t, lse, got, 1e-6, "%d × %v", dim, spread)
-					for i := r * dim; i < (r+1)*dim; i++ {
-						logs[i] = float64(x[i]) - lse
-						soft[i] = math.Exp(logs[i])
-					}
+				got := fencedFloats(t, x)
+				top := p.k.max(got)
+				require.InDelta(t, slices.Max(x), top, 0, "%d × %v", dim, spread)
+				want, sum := make([]float64, dim), 0.0
+				for i, v := range x {
+					want[i] = math.Exp(float64(v - top))
+					sum += want[i]
 				}
-				got := make([]float32, rows*dim)
-				LogSoftmax(p, got, x, rows, dim)
-				near(t, logs, got, 1e-6, 2e-7, dim)
-				copy(got, x)
-				Softmax(p, got, rows, dim)
-				near(t, soft, got, 1e-30, 4e-6, dim)
+				total := p.k.expSum(got, top)
+				require.InEpsilon(t, sum, float64(total), 1e-6, "%d × %v", dim, spread)
+				near(t, want, got, 1e-30, 4e-6, dim)
 			}
 		}
-		inf := float32(math.Inf(1))
-		require.True(t, math.IsInf(LogSumExp(p, nil), -1))
-		require.True(t, math.IsInf(LogSumExp(p, []float32{-inf, -inf}), -1))
-		require.True(t, math.IsInf(LogSumExp(p, []float32{1, inf}), 1))
 	})
 }
 
@@ -158,47 +139,13 @@ func TestNaNIsNotHidden(t *testing.T) {
 			for at := range n {
 				x := make([]float32, n)
 				x[at] = nan
-				require.True(t, math.IsNaN(LogSumExp(p, x)), "logsumexp of %d, NaN at %d", n, at)
 				g := append([]float32(nil), x...)
 				SiLUMul(p, g, g, g)
 				require.True(t, math.IsNaN(float64(g[at])))
-				Softmax(p, x, 1, n)
-				require.True(t, math.IsNaN(float64(x[at])), "softmax of %d, NaN at %d", n, at)
+				require.True(t, math.IsNaN(float64(p.k.expSum(x, p.k.max(x)))), "sum of %d, NaN at %d", n, at)
+				require.True(t, math.IsNaN(float64(x[at])), "exp of %d, NaN at %d", n, at)
 			}
 		}
-	})
-}
-
-func TestArgMax(t *testing.T) {
-	nan, inf := float32(math.NaN()), float32(math.Inf(1))
-	for _, c := range []struct {
-		x    []float32
-		want int
-		why  string
-	}{
-		{nil, -1, "nothing"},
-		{[]float32{nan}, -1, "no number"},
-		{[]float32{-inf, -inf}, 0, "all masked: the first"},
-		{[]float32{1, 3, 3}, 1, "the first of equals"},
-		{[]float32{nan, -5, nan, -4}, 3, "NaN is never the largest"},
-		{[]float32{0, inf}, 1, "infinity is"},
-	} {
-		require.Equal(t, c.want, ArgMax(c.x), c.why)
-	}
-}
-
-func TestDot(t *testing.T) {
-	eachTier(t, func(t *testing.T, p *Pool) {
-		for _, n := range dims {
-			rng := rngOf(uint64(n))
-			a, b := random(rng, n), random(rng, n)
-			var want float64
-			for i := range a {
-				want += float64(a[i]) * float64(b[i])
-			}
-			require.InDelta(t, want, Dot(p, fencedFloats(t, a), fencedFloats(t, b)), 1e-5*math.Sqrt(float64(n)))
-		}
-		require.Zero(t, Dot(p, nil, nil))
 	})
 }
 

@@ -119,11 +119,6 @@ func expSumAVX2(x *float32, n uintptr, shift float32) float32
 //go:noescape
 func siluMulAVX2(dst *float32, gate *float32, up *float32, n uintptr)
 
-// geluMulAVX2 computes dst = gelu(gate)·up, the tanh form: x/2·(1 + tanh u) = x / (1 + exp(-2u)).
-//
-//go:noescape
-func geluMulAVX2(dst *float32, gate *float32, up *float32, n uintptr)
-
 // tile1x4F32AVX512 multiplies 1 rows of a by 4·groups rows of w. Strides are in bytes.
 //
 //go:noescape
@@ -253,11 +248,6 @@ func expSumAVX512(x *float32, n uintptr, shift float32) float32
 //
 //go:noescape
 func siluMulAVX512(dst *float32, gate *float32, up *float32, n uintptr)
-
-// geluMulAVX512 computes dst = gelu(gate)·up, the tanh form: x/2·(1 + tanh u) = x / (1 + exp(-2u)).
-//
-//go:noescape
-func geluMulAVX512(dst *float32, gate *float32, up *float32, n uintptr)
 
 // pause is a short wait of a spinning thread.
 func pause()

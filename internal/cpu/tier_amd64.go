@@ -118,7 +118,6 @@ var avx512Kernels = kernels{
 	add:      func(dst, x []float32) { addAVX512(first(dst), first(x), count(dst)) },
 	axpy:     func(dst, x []float32, s float32) { axpyAVX512(first(dst), first(x), count(dst), s) },
 	siluMul:  func(dst, gate, up []float32) { siluMulAVX512(first(dst), first(gate), first(up), count(dst)) },
-	geluMul:  func(dst, gate, up []float32) { geluMulAVX512(first(dst), first(gate), first(up), count(dst)) },
 }
 
 // The AVX2 functions take whole vectors of eight only. What is left over goes through padded copies, or plain Go.
@@ -197,18 +196,15 @@ var avx2Kernels = kernels{
 		axpyAVX2(first(dst), first(x), uintptr(whole), s)
 		genericKernels.axpy(dst[whole:], x[whole:], s)
 	},
-	siluMul: func(dst, gate, up []float32) { gatedAVX2(siluMulAVX2, dst, gate, up) },
-	geluMul: func(dst, gate, up []float32) { gatedAVX2(geluMulAVX2, dst, gate, up) },
-}
-
-func gatedAVX2(f func(dst, gate, up *float32, n uintptr), dst, gate, up []float32) {
-	whole := len(dst) &^ 7
-	f(first(dst), first(gate), first(up), uintptr(whole))
-	if whole < len(dst) {
-		var pad [16]float32
-		copy(pad[:8], gate[whole:len(dst)])
-		copy(pad[8:], up[whole:len(dst)])
-		f(&pad[0], &pad[0], &pad[8], 8)
-		copy(dst[whole:], pad[:8])
-	}
+	siluMul: func(dst, gate, up []float32) {
+		whole := len(dst) &^ 7
+		siluMulAVX2(first(dst), first(gate), first(up), uintptr(whole))
+		if whole < len(dst) {
+			var pad [16]float32
+			copy(pad[:8], gate[whole:len(dst)])
+			copy(pad[8:], up[whole:len(dst)])
+			siluMulAVX2(&pad[0], &pad[0], &pad[8], 8)
+			copy(dst[whole:], pad[:8])
+		}
+	},
 }

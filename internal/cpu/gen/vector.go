@@ -209,7 +209,6 @@ var (
 		// Cephes, expf.c: a polynomial for exp(r) - 1 - r over r², |r| ≤ ln 2 / 2.
 		"p0": 1.9875691500e-4, "p1": 1.3981999507e-3, "p2": 8.3334519073e-3, "p3": 4.1665795894e-2, "p4": 1.6666665459e-1, "p5": 5.0000001201e-1,
 		"one": 1, "minus": -1,
-		"gelu1": -2 * 0.79788456, "gelu3": -2 * 0.79788456 * 0.044715,
 	}
 	symbols = map[string]Mem{}
 )
@@ -310,32 +309,16 @@ func exponentials(s *isa) {
 	VZEROUPPER()
 	RET()
 
-	gated(s, "siluMul", "silu(gate)·up = gate / (1 + exp(-gate)) · up", func(g reg.VecVirtual) reg.VecVirtual {
-		z := s.vec()
-		VMULPS(s.broadcast(constant("minus")), g, z)
-		return z
-	})
-	gated(s, "geluMul", "gelu(gate)·up, the tanh form: x/2·(1 + tanh u) = x / (1 + exp(-2u))", func(g reg.VecVirtual) reg.VecVirtual {
-		z := s.vec()
-		VMULPS(g, g, z)
-		c := s.broadcast(constant("gelu1"))
-		VFMADD132PS(s.broadcast(constant("gelu3")), c, z)
-		VMULPS(g, z, z)
-		return z
-	})
-}
-
-// gated writes dst = gate / (1 + exp(arg(gate))) · up.
-func gated(s *isa, name, doc string, arg func(reg.VecVirtual) reg.VecVirtual) {
-	TEXT(name+s.name, NOSPLIT, "func(dst, gate, up *float32, n uintptr)")
+	TEXT("siluMul"+s.name, NOSPLIT, "func(dst, gate, up *float32, n uintptr)")
 	Pragma("noescape")
-	Doc(name + s.name + " computes dst = " + doc + ".")
+	Doc("siluMul" + s.name + " computes dst = silu(gate)·up = gate / (1 + exp(-gate)) · up.")
 	dst, gate, up := param("dst"), param("gate"), param("up")
-	n := param("n")
-	e := newExp(s)
-	s.loop(n, 1, func(i int, mask reg.Register) {
-		g := s.load("F32", Mem{Base: gate}, mask)
-		y := e.of(arg(g))
+	n = param("n")
+	e = newExp(s)
+	s.loop(n, 1, func(_ int, mask reg.Register) {
+		g, z := s.load("F32", Mem{Base: gate}, mask), s.vec()
+		VMULPS(s.broadcast(constant("minus")), g, z)
+		y := e.of(z)
 		VADDPS(e.get("one"), y, y)
 		VDIVPS(y, g, g)
 		VMULPS(s.load("F32", Mem{Base: up}, mask), g, g)
