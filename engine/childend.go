@@ -54,8 +54,12 @@ func (c *child) attend() {
 	}
 	left, err, model := c.requests, c.state.refusal(c.cause), c.cfg.Model
 	c.requests = map[uint64]*request{}
+	c.stats.over()
 	for _, r := range left {
 		r.out, r.err = r.lost(), err
+		if r.id != "" { // else it had not been started
+			c.stats.Errored++
+		}
 	}
 	c.mu.Unlock()
 	if surprise {

@@ -330,7 +330,7 @@ func (c *core) endAll(why FinishReason, err error) {
 			c.count(r)
 		}
 	}
-	c.counts.Waiting, c.counts.Running, c.counts.KVBlocksUsed, c.counts.KVBlocksCached = 0, 0, 0, 0
+	c.counts.over()
 	c.mu.Lock()
 	c.stats = c.counts
 	c.mu.Unlock()

@@ -392,3 +392,20 @@ func TestOffloadUnderLoad(t *testing.T) {
 	assert.LessOrEqual(t, s.OffloadBlocksUsed, s.OffloadBlocks)
 	require.NoError(t, e.ResetPrefixCache(t.Context()))
 }
+
+// A sleep drops the KV cache whatever becomes of the copies: after Wake no prefix is found that is not there any more.
+func TestSleepUnderHangingOffload(t *testing.T) { onDevices(t, testSleepUnderHangingOffload) }
+
+func testSleepUnderHangingOffload(t *testing.T, d testDevice) {
+	want := expected(t, d)
+	store, hung, release := deaf()
+	e := openFaulty(t, d, &faulty{store: store}, Config{}, 50*time.Millisecond)
+	defer release()
+	assert.Equal(t, want, ask12(t, e).Completions[0].TokenIDs)
+	<-hung
+	require.NoError(t, e.Sleep(t.Context(), 1))
+	require.NoError(t, e.Wake(t.Context()))
+	again := ask12(t, e)
+	assert.Zero(t, again.CachedTokens)
+	assert.Equal(t, want, again.Completions[0].TokenIDs)
+}

@@ -129,8 +129,13 @@ func (c *core) fallAsleep(ctx context.Context, level int) error {
 	for _, r := range live {
 		c.endRequest(r, FinishAbort, ErrSleeping)
 	}
-	if err := c.forget(ctx); err != nil { // its tier is out of use then
-		c.log.Warn("KV offload is out of use", "error", err)
+	if c.tier != nil {
+		if err := c.tier.Reset(ctx); err != nil { // it is out of use then
+			c.log.Warn("KV offload is out of use", "error", err)
+		}
+	}
+	if err := c.cache.Reset(); err != nil {
+		panic(err) // every request has ended, and every copy was given up
 	}
 	s := c.runner.(modelrunner.Sleeper)
 	held := c.ledger.Bytes()

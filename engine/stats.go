@@ -32,3 +32,9 @@ type Stats struct {
 	SleepLevel                   int // 1 or 2; 0: awake
 	WeightsAsleep, KVCacheAsleep bool
 }
+
+// over is for when nothing runs and no prefix can be found any more.
+func (s *Stats) over() {
+	s.Waiting, s.Running, s.KVBlocksUsed, s.KVBlocksCached = 0, 0, 0, 0
+	s.OffloadBlocksUsed, s.OffloadBytes, s.OffloadPending = 0, 0, 0
+}

@@ -1,0 +1,145 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A fault in Open crosses as it is, and nothing is left.
+func TestChildFaultsInOpen(t *testing.T) {
+	for _, point := range []FaultPoint{FaultLoad, FaultAllocate, FaultProfile} {
+		for action, want := range map[FaultAction]string{
+			ActError: "engine: injected fault at " + string(point) + ": planted", ActPanic: "planted", ActOOM: "engine: out of device memory",
+			ActHang: "Config.StartTimeout (300ms)", ActExit: "exited with code 1", ActKill: "was killed by SIGKILL",
+		} {
+			t.Run(string(point)+"/"+string(action), func(t *testing.T) {
+				cfg := Config{Model: tinyLlama, Logger: quiet, Core: ChildProcess, Faults: []Fault{{Point: point, Action: action, Text: "planted"}}}
+				if action == ActHang {
+					cfg.StartTimeout = 300 * time.Millisecond
+				}
+				files := fds(t)
+				_, err := Open(t.Context(), cfg)
+				assert.ErrorContains(t, err, "opening "+tinyLlama)
+				assert.ErrorContains(t, err, want)
+				assert.Equal(t, action == ActOOM, errors.Is(err, ErrOutOfMemory))
+				assert.Equal(t, action == ActHang, errors.Is(err, context.DeadlineExceeded))
+				assert.Equal(t, action == ActExit || action == ActKill, errors.Is(err, ErrEngineDead), "%v", err)
+				var p *PanicError
+				if errors.As(err, &p) {
+					assert.Contains(t, p.Stack, "inject.go")
+				}
+				assert.Equal(t, action == ActPanic, p != nil)
+				assert.LessOrEqual(t, fds(t), files)
+			})
+		}
+	}
+}
+
+func TestChildOpenErrors(t *testing.T) {
+	_, err := Open(t.Context(), Config{Model: "no/such/folder", Core: ChildProcess})
+	var c *CheckpointError
+	require.ErrorAs(t, err, &c)
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+	_, here := Open(t.Context(), Config{Model: "no/such/folder"})
+	assert.Equal(t, here.Error(), err.Error())
+
+	_, err = Open(t.Context(), Config{Model: tinyLlama, Core: ChildProcess, MaxModelLen: 5000})
+	var p *ParamError
+	require.ErrorAs(t, err, &p)
+	assert.Equal(t, &ParamError{Field: "MaxModelLen", Value: 5000, Bound: "at most 1024, the checkpoint's max_position_embeddings"}, p)
+	_, err = Open(t.Context(), Config{Model: tinyLlama, Core: ChildProcess, KVCacheBytes: 1})
+	assert.ErrorIs(t, err, ErrOutOfMemory)
+	_, err = Open(t.Context(), Config{Model: tinyLlama, Core: 7})
+	assert.EqualError(t, err, "engine: Core is Core(7), must be InProcess or ChildProcess")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	_, err = Open(ctx, Config{Model: tinyLlama, Core: ChildProcess, Faults: []Fault{{Point: FaultLoad, Action: ActHang}}})
+	assert.ErrorIs(t, err, context.Canceled)
+	_, err = Open(ctx, Config{Model: tinyLlama, Core: ChildProcess})
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+// A core that says nothing at all, as if it were stuck in a driver, does not hold up its parent.
+func TestSilentChildNamesTheOption(t *testing.T) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		assert.Eventually(t, func() bool {
+			for _, pid := range children() {
+				// Before its exec it is a copy of this process that os/exec waits for.
+				if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(name), "engine core") {
+					_ = syscall.Kill(pid, syscall.SIGSTOP)
+					return true
+				}
+			}
+			return false
+		}, 5*time.Second, time.Millisecond)
+	}()
+	began := time.Now()
+	_, err := Open(t.Context(), Config{Model: tinyLlama, Core: ChildProcess, StartTimeout: 500 * time.Millisecond, Faults: []Fault{{Point: FaultLoad, Action: ActHang}}})
+	<-done
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.ErrorContains(t, err, "the engine has not started within Config.StartTimeout (500ms)")
+	assert.ErrorContains(t, err, `has not answered "open"`)
+	assert.Less(t, time.Since(began), 10*time.Second)
+	assert.Empty(t, children())
+}
+
+// children are this process's, from /proc.
+func children() (pids []int) {
+	tasks, _ := os.ReadDir("/proc/self/task")
+	for _, task := range tasks {
+		list, _ := os.ReadFile("/proc/self/task/" + task.Name() + "/children")
+		for _, f := range strings.Fields(string(list)) {
+			var pid int
+			_, _ = fmt.Sscan(f, &pid)
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// A process that only inherited the variable is no core.
+func TestInheritedVariableIsIgnored(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "-test.run=^TestStates$", "-test.v")
+	cmd.Env = append(os.Environ(), "ENGINETEST_CORE=0:123")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err)
+	assert.Contains(t, string(out), "--- PASS: TestStates")
+}
+
+// A core is the parent's own binary, also when another one has taken its place: go install, or go test -c, while it runs.
+func TestCoreOfAReplacedBinary(t *testing.T) {
+	if os.Getenv("ENGINE_TEST_REPLACED") != "" {
+		exe, err := os.Executable()
+		require.NoError(t, err)
+		require.NoError(t, os.Remove(exe))
+		require.NoError(t, os.WriteFile(exe, []byte("#!/bin/false\n"), 0o700))
+		one(t, openTiny(t, Config{Core: ChildProcess}), ids(3, 0), SamplingParams{MaxTokens: 5})
+		return
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	require.NoError(t, err)
+	exe := filepath.Join(t.TempDir(), "engine.test")
+	require.NoError(t, os.WriteFile(exe, self, 0o700))
+	cmd := exec.Command(exe, "-test.run=^TestCoreOfAReplacedBinary$", "-test.v")
+	cmd.Env = append(os.Environ(), "ENGINE_TEST_REPLACED=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Contains(t, string(out), "--- PASS: TestCoreOfAReplacedBinary")
+}
