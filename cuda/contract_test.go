@@ -214,9 +214,6 @@ func TestKernelsAndModules(t *testing.T) {
 			require.NoError(t, err)
 			t.Logf("fill32: %+v", a)
 			require.Positive(t, a.Registers)
-			n, err := fill.BlocksPerSM(256, 0)
-			require.NoError(t, err)
-			require.Positive(t, n)
 			require.NoError(t, fill.SetMaxDynamicShared(64<<10))
 
 			const words = 1000

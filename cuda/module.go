@@ -64,19 +64,6 @@ func (m *Module) Function(name string) (*Function, error) {
 	return f, f.countParams()
 }
 
-// Global finds a variable of the module: its address and its size in bytes.
-func (m *Module) Global(name string) (DevicePtr, int64, error) {
-	if err := m.enter("Module.Global"); err != nil {
-		return 0, 0, err
-	}
-	s := append([]byte(name), 0)
-	w := m.w
-	if err := w.callWith(&w.d.fn.moduleGlobal, w.result(0), w.result(1), m.handle, uintptr(unsafe.Pointer(&s[0]))); err != nil {
-		return 0, 0, fmt.Errorf("cuda: variable %s of module %s: %w", name, m.name, err)
-	}
-	return DevicePtr(w.out[0]), int64(w.out[1]), nil
-}
-
 // Function is a kernel of a module.
 type Function struct {
 	m      *Module
@@ -112,9 +99,6 @@ func (f *Function) enter(call string) error {
 	}
 	return f.m.enter(call)
 }
-
-// Name is the name that the function was found by.
-func (f *Function) Name() string { return f.name }
 
 // Attributes of a kernel as the driver compiled it.
 type Attributes struct {
@@ -152,14 +136,4 @@ func (f *Function) SetMaxDynamicShared(n int) error {
 		return err
 	}
 	return f.m.w.call(&f.m.w.d.fn.funcSetAttr, f.handle, 8, uintptr(n))
-}
-
-// BlocksPerSM is how many blocks of this size an SM runs at once.
-func (f *Function) BlocksPerSM(threads, sharedBytes int) (int, error) {
-	if err := f.enter("Function.BlocksPerSM"); err != nil {
-		return 0, err
-	}
-	w := f.m.w
-	err := w.call(&w.d.fn.funcOccupancy, w.result(0), f.handle, uintptr(threads), uintptr(sharedBytes))
-	return int(int32(w.out[0])), err
 }

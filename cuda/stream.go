@@ -14,15 +14,12 @@ type Stream struct {
 }
 
 // NewStream makes a stream that does not wait for the default stream (CU_STREAM_NON_BLOCKING).
-func (w *Worker) NewStream(owner string) (*Stream, error) { return w.NewStreamPriority(owner, 0) }
-
-// NewStreamPriority makes a stream whose work goes before that of streams with a greater number; the driver clamps it to what the device has.
-func (w *Worker) NewStreamPriority(owner string, priority int) (*Stream, error) {
+func (w *Worker) NewStream(owner string) (*Stream, error) {
 	if err := w.enter("NewStream"); err != nil {
 		return nil, err
 	}
 	const nonBlocking = 1
-	if err := w.call(&w.d.fn.streamCreate, w.result(0), nonBlocking, uintptr(priority)); err != nil {
+	if err := w.call(&w.d.fn.streamCreate, w.result(0), nonBlocking, 0); err != nil {
 		return nil, err
 	}
 	s := &Stream{handle: uintptr(w.out[0])}

@@ -92,11 +92,9 @@ type symbols struct {
 	moduleLoad     symbol `cu:"cuModuleLoadDataEx"`
 	moduleUnload   symbol `cu:"cuModuleUnload"`
 	moduleFunction symbol `cu:"cuModuleGetFunction"`
-	moduleGlobal   symbol `cu:"cuModuleGetGlobal_v2"`
 	funcGetAttr    symbol `cu:"cuFuncGetAttribute"`
 	funcSetAttr    symbol `cu:"cuFuncSetAttribute"`
 	funcParamInfo  symbol `cu:"?cuFuncGetParamInfo"`
-	funcOccupancy  symbol `cu:"cuOccupancyMaxActiveBlocksPerMultiprocessor"`
 	launchKernel   symbol `cu:"cuLaunchKernel"`
 	launchKernelEx symbol `cu:"?cuLaunchKernelEx"`
 	captureBegin   symbol `cu:"cuStreamBeginCapture_v2"`

@@ -19,14 +19,6 @@ type ShutdownPhase struct {
 	Detail string // what happened, in a few words
 }
 
-// Took is the sum of all phases.
-func (r ShutdownReport) Took() (sum time.Duration) {
-	for _, p := range r.Phases {
-		sum += p.Took
-	}
-	return sum
-}
-
 // String prints a line a phase.
 func (r ShutdownReport) String() string {
 	var b strings.Builder

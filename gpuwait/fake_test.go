@@ -21,10 +21,9 @@ type fakeT struct {
 	cleanups    []func()
 }
 
-func (f *fakeT) Helper()             {}
-func (f *fakeT) Name() string        { return f.name }
-func (f *fakeT) Logf(string, ...any) {}
-func (f *fakeT) Cleanup(fn func())   { f.cleanups = append(f.cleanups, fn) }
+func (f *fakeT) Helper()           {}
+func (f *fakeT) Name() string      { return f.name }
+func (f *fakeT) Cleanup(fn func()) { f.cleanups = append(f.cleanups, fn) }
 func (f *fakeT) Deadline() (time.Time, bool) {
 	return f.deadline, !f.deadline.IsZero()
 }

@@ -16,7 +16,6 @@ import (
 type TB interface {
 	Helper()
 	Name() string
-	Logf(format string, args ...any)
 	Fatalf(format string, args ...any)
 	Skipf(format string, args ...any)
 	Cleanup(f func())

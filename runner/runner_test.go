@@ -94,10 +94,9 @@ type fakeTB struct {
 // errFatal is what Fatalf panics with, in place of runtime.Goexit.
 var errFatal = errors.New("fatal")
 
-func (t *fakeTB) Helper()             {}
-func (t *fakeTB) Name() string        { return t.name }
-func (t *fakeTB) Cleanup(f func())    { t.cleanups = append(t.cleanups, f) }
-func (t *fakeTB) Logf(string, ...any) {}
+func (t *fakeTB) Helper()          {}
+func (t *fakeTB) Name() string     { return t.name }
+func (t *fakeTB) Cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
 func (t *fakeTB) Errorf(f string, a ...any) {
 	t.failures = append(t.failures, fmt.Sprintf(f, a...))
 }

@@ -45,7 +45,7 @@ func readGolden(tb testing.TB) (cases []goldenCase) {
 			source, err := os.ReadFile(filepath.Join("testdata/families", c.File))
 			require.NoError(tb, err)
 			c.Template = string(source)
-			c.vars = DictOf("messages", field(field(all, "chats"), c.Chat), "tools", nil, "documents", nil, "add_generation_prompt", c.Prompt,
+			c.vars = newDict("messages", field(field(all, "chats"), c.Chat), "tools", nil, "documents", nil, "add_generation_prompt", c.Prompt,
 				"bos_token", "<s>", "eos_token", "</s>")
 			if c.Tools {
 				c.vars.Set("tools", field(all, "tools"))
@@ -99,7 +99,7 @@ func TestOrderOfKeys(t *testing.T) {
 	require.NoError(t, err)
 	tmpl, err := Parse("t", "{{ v | tojson }}")
 	require.NoError(t, err)
-	got, err := tmpl.Render(DictOf("v", v), nil)
+	got, err := tmpl.Render(newDict("v", v), nil)
 	require.NoError(t, err)
 	if got != in { // order and separators too
 		t.Errorf("got %s, want %s", got, in)

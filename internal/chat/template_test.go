@@ -81,7 +81,7 @@ func TestRefusals(t *testing.T) {
 			name = name[:60]
 		}
 		t.Run(name, func(t *testing.T) {
-			vars := DictOf("messages", []any{DictOf("role", "user")})
+			vars := newDict("messages", []any{newDict("role", "user")})
 			start := time.Now()
 			tmpl, err := Parse("t", c.source)
 			if err == nil {
@@ -103,7 +103,7 @@ func TestConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			got, err := tmpl.Render(DictOf("x", int64(i)), nil)
+			got, err := tmpl.Render(newDict("x", int64(i)), nil)
 			assert.NoError(t, err)
 			assert.Equal(t, (&run{}).str(int64(100*i)), got)
 		})
@@ -122,7 +122,16 @@ func write(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-func user(text string) []any { return []any{DictOf("role", "user", "content", text)} }
+// newDict makes a Dict of keys and values in turn.
+func newDict(pairs ...any) *Dict {
+	d := &Dict{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		d.Set(pairs[i].(string), pairs[i+1])
+	}
+	return d
+}
+
+func user(text string) []any { return []any{newDict("role", "user", "content", text)} }
 
 func TestLoad(t *testing.T) {
 	config := func(template string) string {
@@ -158,7 +167,7 @@ func TestLoad(t *testing.T) {
 		},
 		{
 			name: "extra variables", files: map[string]string{"tokenizer_config.json": config(`"{{ thinking }}{{ bos_token }}{{ add_generation_prompt }}"`)},
-			conv: Conversation{Extra: DictOf("thinking", false, "bos_token", "!"), AddGenerationPrompt: true}, want: "False!True",
+			conv: Conversation{Extra: newDict("thinking", false, "bos_token", "!"), AddGenerationPrompt: true}, want: "False!True",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -233,7 +242,7 @@ func FuzzDecodeJSON(f *testing.F) {
 		if err != nil {
 			return
 		}
-		out, err := tmpl.Render(DictOf("v", v), nil)
+		out, err := tmpl.Render(newDict("v", v), nil)
 		if err != nil {
 			return
 		}

@@ -33,15 +33,6 @@ type Dict struct {
 	values map[string]any
 }
 
-// DictOf makes a Dict of keys and values in turn.
-func DictOf(pairs ...any) *Dict {
-	d := &Dict{}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		d.Set(pairs[i].(string), pairs[i+1])
-	}
-	return d
-}
-
 // Set adds a key at the end, or changes the value of one that is there.
 func (d *Dict) Set(key string, v any) {
 	if d.values == nil {

@@ -179,16 +179,7 @@ func (b *Buffer) PreferHugePages() {
 }
 
 // Float32s views the memory as float32; bytes that make no whole element are left out.
-func (b *Buffer) Float32s() []float32 { return view[float32](b) }
-
-// Int32s views the memory as int32.
-func (b *Buffer) Int32s() []int32 { return view[int32](b) }
-
-// Uint16s views the memory as 16-bit words: bfloat16 or float16.
-func (b *Buffer) Uint16s() []uint16 { return view[uint16](b) }
-
-func view[T any](b *Buffer) []T {
+func (b *Buffer) Float32s() []float32 {
 	data := b.Bytes()
-	var t T
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/int(unsafe.Sizeof(t)))
+	return floats(unsafe.Pointer(unsafe.SliceData(data)), len(data)/4)
 }

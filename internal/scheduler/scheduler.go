@@ -36,9 +36,6 @@ type Seq struct {
 	admitted bool
 }
 
-// Prompted says whether the whole prompt has been computed, and with it all prompt log-probabilities.
-func (s *Seq) Prompted() bool { return s.prompted }
-
 // Config are the bounds of a step.
 type Config struct {
 	MaxSeqs   int  // sequences in one step

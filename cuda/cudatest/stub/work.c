@@ -124,12 +124,6 @@ API R cuModuleGetFunction(void **f, void *m, const char *name) {
 	}
 	return end(NOT_FOUND);
 }
-API R cuModuleGetGlobal_v2(P *p, uint64_t *n, void *m, const char *name) {
-	(void)name, (void)p, (void)n;
-	CONTEXT("cuModuleGetGlobal_v2");
-	CHECK(find(m, MODULE), INVALID_HANDLE);
-	return end(NOT_FOUND);
-}
 API R cuFuncGetAttribute(int *v, int a, void *f) {
 	CONTEXT("cuFuncGetAttribute");
 	CHECK(find(f, FUNCTION), INVALID_HANDLE);
@@ -153,13 +147,6 @@ API R cuFuncGetParamInfo(void *f, uint64_t i, uint64_t *offset, uint64_t *size) 
 	return end(INVALID_VALUE);
 }
 API R cuFuncSetAttribute(void *f, int a, int v) { (void)a; CONTEXT("cuFuncSetAttribute"); CHECK(find(f, FUNCTION), INVALID_HANDLE); CHECK(v <= 227 << 10, INVALID_VALUE); return end(OK); }
-API R cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, void *f, int threads, uint64_t shared) {
-	(void)shared;
-	CONTEXT("cuOccupancyMaxActiveBlocksPerMultiprocessor");
-	CHECK(find(f, FUNCTION) && threads > 0, INVALID_VALUE);
-	*n = 2048 / threads;
-	return end(OK);
-}
 static R launch(void *f, void *s, unsigned grid, unsigned block, void **args) {
 	if (!find(f, FUNCTION) || (s && !find(s, STREAM))) return INVALID_HANDLE;
 	if (grid == 0 || block == 0 || block > 1024) return INVALID_VALUE;

@@ -86,9 +86,6 @@ var LoadTypes = sync.OnceValue(func() *Types {
 	return t
 })
 
-// Is reports whether a is the address of a type descriptor.
-func (t *Types) Is(a uint64) bool { return t.known[a] }
-
 // At gives the type of the descriptor at a, nil when there is none.
 func (t *Types) At(a uint64) reflect.Type {
 	if !t.known[a] {
@@ -343,10 +340,4 @@ func Sane() bool {
 	typ := uintptr(Descriptor(reflect.TypeFor[moduledata]()))
 	return md != nil && md.text <= self && self < md.etext && md.types <= typ && typ < md.etypes && md.data <= md.edata && md.bss <= md.ebss &&
 		strings.HasSuffix(FuncAt(uint64(self)), "symbols.Sane")
-}
-
-// Data reports whether a lies in the program's writable data.
-func Data(a uint64) bool {
-	md := lastmoduledatap
-	return a >= uint64(md.noptrdata) && a < uint64(md.enoptrbss)
 }
