@@ -24,8 +24,6 @@
 //	    leakcheck: TestGenerate: 1 of 1 goroutine(s) still running 1s after the end: goroutine 34 [chan receive] in llm.(*Engine).poll llm/engine.go:88
 //	        llm.(*Engine).poll llm/engine.go:88
 //	        created by llm.Open llm/engine.go:41
-//	        to accept: leakcheck.Allow("llm.(*Engine).poll")
+//	        to accept: runner.Allow("llm.(*Engine).poll")
 //	to reproduce: go test example.com/llm -run '^TestGenerate$' -count=1
-//
-// The patterns that leakcheck.Allow takes, the option [Allow] of this package takes too.
 package runner

@@ -74,7 +74,7 @@ func (e *Error) Error() string {
 	if e.Repro != "" {
 		fmt.Fprintf(&b, "\nto reproduce: %s", e.Repro)
 	}
-	return b.String()
+	return strings.ReplaceAll(b.String(), "to accept: leakcheck.Allow(", "to accept: runner.Allow(") // the option that a fixture takes
 }
 
 // Unwrap gives the errors of the failed steps.

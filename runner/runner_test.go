@@ -7,6 +7,7 @@ import (
 	"iter"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -213,17 +214,23 @@ func TestPlantedLeaksAreNamed(t *testing.T) {
 		t.Run(leak.name, func(t *testing.T) {
 			t.Log(leak.reason)
 			defer func() { keep = nil }()
-			failures := run(func(ft *fakeTB) {
-				runner.Start(ft, func(ctx context.Context) (*toy, error) {
-					e, err := openToy(ctx)
-					leak.plant(e)
-					return e, err
-				}, quick...)
-			})
+			planted := func(opts ...runner.Option) []string {
+				return run(func(ft *fakeTB) {
+					runner.Start(ft, func(ctx context.Context) (*toy, error) {
+						e, err := openToy(ctx)
+						leak.plant(e)
+						return e, err
+					}, append(opts, quick...)...)
+				})
+			}
+			failures := planted()
 			require.Len(t, failures, 1)
 			t.Log(failures[0])
 			for _, want := range append(leak.want, "runner: TestPlanted is not gone", "to reproduce: go test") {
 				assert.Contains(t, failures[0], want)
+			}
+			if accept := regexp.MustCompile(`to accept: runner.Allow\("(.*)"\)`).FindStringSubmatch(failures[0]); accept != nil && strings.Contains(failures[0], "1 of 7") {
+				assert.Empty(t, planted(runner.Allow(accept[1])), "the message says how to accept it")
 			}
 		})
 	}
@@ -252,6 +259,39 @@ func TestFailedStartIsTornDown(t *testing.T) {
 	_, err = runner.Open(t.Context(), func(ctx context.Context) (*toy, error) { <-ctx.Done(); return nil, ctx.Err() },
 		append(quick, runner.StartTimeout(20*time.Millisecond))...)
 	assert.ErrorContains(t, err, "runner.StartTimeout")
+}
+
+// speaker can what the bundled engine lacks.
+type speaker struct{ *toy }
+
+func (speaker) Embed(_ context.Context, texts ...string) ([][]float32, error) {
+	return [][]float32{{float32(len(texts))}}, nil
+}
+
+func (speaker) Classify(_ context.Context, texts ...string) ([][]float32, error) {
+	return nil, fmt.Errorf("no classes for %q", texts)
+}
+
+func (speaker) Score(_ context.Context, query string, texts ...string) ([]float32, error) {
+	return []float32{float32(len(query)), float32(len(texts))}, nil
+}
+
+func (speaker) Chat(_ context.Context, m []runner.Message, _ engine.SamplingParams) (engine.Output, error) {
+	return engine.Output{Prompt: m[0].Role + ": " + m[0].Content}, nil
+}
+
+func TestVerbsOfOtherEngines(t *testing.T) {
+	failures := run(func(ft *fakeTB) {
+		r := runner.Start(ft, func(ctx context.Context) (*speaker, error) {
+			e, err := openToy(ctx)
+			return &speaker{e}, err
+		}, noGPU...)
+		assert.Equal(t, [][]float32{{2}}, r.Embed("a", "b"))
+		assert.Equal(t, []float32{1, 2}, r.Score("q", "a", "b"))
+		assert.Equal(t, "user: hi", r.Chat([]runner.Message{{Role: "user", Content: "hi"}}, engine.SamplingParams{}).Prompt)
+		r.Classify("x")
+	})
+	assert.Equal(t, []string{`runner: classify: no classes for ["x"]`}, failures)
 }
 
 func TestMissingCapabilityIsNamed(t *testing.T) {
@@ -309,9 +349,14 @@ func TestDeviceMemory(t *testing.T) {
 		device.used = 9 << 30
 	})
 	require.Len(t, failures, 1)
-	for _, want := range []string{"device memory", "GPU-1", "9.0", "baseline"} {
+	for _, want := range []string{"device memory", "GPU-1", "9.0", "baseline", "runner.DeviceSlack(bytes)"} {
 		assert.Contains(t, failures[0], want)
 	}
+	device.used = 1 << 30
+	assert.Empty(t, run(func(ft *fakeTB) {
+		runner.Start(ft, openToy, append(opts, runner.DeviceSlack(8<<30))...)
+		device.used = 9 << 30
+	}), "accepted")
 }
 
 // allVisible unhides devices: those of a test are not the machine's.

@@ -239,6 +239,8 @@ func (b *gpuBaseline) clear(ctx context.Context, o *options, alone bool) (_ stri
 	if !alone {
 		slack += sharedContext
 	}
-	_, err = gpuwait.Clear(ctx, b.src, gpuwait.Delta(b.baseline, slack))
+	if _, err = gpuwait.Clear(ctx, b.src, gpuwait.Delta(b.baseline, slack)); err != nil {
+		err = fmt.Errorf("%w\n    in a fixture: runner.DeviceSlack(bytes) accepts it, runner.WithoutDeviceMemory(reason) leaves this check out", err)
+	}
 	return fmt.Sprintf("%d GPU(s) back at the baseline + %s", len(b.baseline.Devices), ledger.FormatBytes(slack)), err
 }
