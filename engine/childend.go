@@ -210,6 +210,9 @@ func (c *child) endByForce(ctx context.Context, grace time.Duration) error {
 	how, over := "SIGTERM", waitFor(ctx, c.dead, grace)
 	if over {
 		c.phase(how, began, howEnded(c.proc.State()))
+		if c.proc.State().Success() {
+			return nil // it was about to end by itself
+		}
 	} else {
 		c.phase(how, began, "no reaction")
 		began = time.Now()

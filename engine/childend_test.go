@@ -146,6 +146,19 @@ func TestSignalsToTheCore(t *testing.T) {
 	assert.Equal(t, 1, s.Errored)
 }
 
+// A core that ended by itself, just after the context did, was not killed: its exit code says so.
+func TestChildThatEndedWasNotKilled(t *testing.T) {
+	e := openTiny(t, Config{Core: ChildProcess})
+	c := e.b.(*child)
+	_, err := call[closed](t.Context(), c, "shutdown", none{})
+	require.NoError(t, err)
+	require.NoError(t, c.link.Close())
+	<-c.dead
+	assert.NoError(t, c.endByForce(t.Context(), time.Minute))
+	assert.Equal(t, "SIGTERM", c.report.Phases[0].Name)
+	assert.Equal(t, "exited with code 0", c.report.Phases[0].Detail)
+}
+
 // SIGTERM to a core that hangs in its shutdown shows where, and ends it.
 func TestSIGTERMShowsWhatHangs(t *testing.T) {
 	e, err := Open(t.Context(), Config{Model: tinyLlama, Logger: quiet, Core: ChildProcess, Faults: []Fault{{Point: FaultShutdown, Action: ActHang}}})

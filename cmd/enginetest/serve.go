@@ -90,6 +90,7 @@ func serve(ctx context.Context, o serveOptions, stdout, stderr io.Writer) (err e
 	}
 	handler := openai.New(o.name)
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	new(unread).watch(server)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	defer func() { err = errors.Join(err, closeServer(server, served)) }()

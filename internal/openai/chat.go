@@ -63,7 +63,11 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	if q.TopLogprobs != nil {
 		j.top = *q.TopLogprobs
 	}
-	j.add(m.tok.Encode(text, false), params) // the template writes the special tokens
+	ids := m.tok.Encode(text, false) // the template writes the special tokens
+	if len(ids) == 0 {
+		return invalid("messages", "invalid_value", "the chat template makes an empty prompt of them")
+	}
+	j.add(ids, params)
 	return j.run(w, r)
 }
 

@@ -2,6 +2,8 @@ package openai
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/enginetest/enginetest/engine"
@@ -22,28 +24,32 @@ type prompt struct {
 }
 
 func (p *prompts) UnmarshalJSON(data []byte) error {
-	var text string
-	if json.Unmarshal(data, &text) == nil {
-		*p = prompts{{text: text}}
-		return nil
-	}
-	var ids []int32
-	if json.Unmarshal(data, &ids) == nil {
-		*p = prompts{{ids: ids}}
+	if one, ok := readPrompt(data); ok {
+		*p = prompts{one}
 		return nil
 	}
 	var list []json.RawMessage
 	if err := json.Unmarshal(data, &list); err != nil {
-		return invalid("prompt", "invalid_type", "want a text, token ids, or a list of either")
+		return errors.New("want a text, token ids, or a list of either")
 	}
 	for i, raw := range list {
-		var one prompts
-		if err := one.UnmarshalJSON(raw); err != nil || len(one) != 1 {
-			return invalid("prompt", "invalid_type", "item %d is neither a text nor token ids", i)
+		one, ok := readPrompt(raw)
+		if !ok {
+			return fmt.Errorf("item %d is neither a text nor token ids", i)
 		}
-		*p = append(*p, one[0])
+		*p = append(*p, one)
 	}
 	return nil
+}
+
+func readPrompt(data []byte) (prompt, bool) {
+	var text *string
+	if json.Unmarshal(data, &text) == nil && text != nil {
+		return prompt{text: *text}, true
+	}
+	var ids tokenIDs
+	err := json.Unmarshal(data, &ids)
+	return prompt{ids: ids}, err == nil && ids != nil
 }
 
 // completions is POST /v1/completions.

@@ -94,16 +94,15 @@ func (j *job) run(w http.ResponseWriter, r *http.Request) error {
 			}, false))
 		}
 	}
-	return writeJSON(w, http.StatusOK, j.envelope(choices, u.object()))
+	total := u.object()
+	total["prompt_tokens_details"] = map[string]int{"cached_tokens": u.cached} // a stream does not say
+	return writeJSON(w, http.StatusOK, j.envelope(choices, total))
 }
 
 type usage struct{ prompt, completion, cached int }
 
 func (u usage) object() map[string]any {
-	return map[string]any{
-		"prompt_tokens": u.prompt, "completion_tokens": u.completion, "total_tokens": u.prompt + u.completion,
-		"prompt_tokens_details": map[string]int{"cached_tokens": u.cached},
-	}
+	return map[string]any{"prompt_tokens": u.prompt, "completion_tokens": u.completion, "total_tokens": u.prompt + u.completion}
 }
 
 func (j *job) envelope(choices []map[string]any, u any) map[string]any {

@@ -38,11 +38,11 @@ type common struct {
 	RepetitionPenalty float64  `json:"repetition_penalty"`
 	MinTokens         int      `json:"min_tokens"`
 	IgnoreEOS         bool     `json:"ignore_eos"`
-	StopTokenIDs      []int32  `json:"stop_token_ids"`
+	StopTokenIDs      tokenIDs `json:"stop_token_ids"`
 	IncludeStop       bool     `json:"include_stop_str_in_output"`
 	SkipSpecialTokens *bool    `json:"skip_special_tokens"`
 	BadWords          []string `json:"bad_words"`
-	AllowedTokenIDs   []int32  `json:"allowed_token_ids"`
+	AllowedTokenIDs   tokenIDs `json:"allowed_token_ids"`
 	ReturnTokenIDs    bool     `json:"return_token_ids"`
 }
 
@@ -92,9 +92,8 @@ func readRequest(r *http.Request, into any) error {
 			fd := json.NewDecoder(bytes.NewReader(value))
 			fd.DisallowUnknownFields()
 			if err := fd.Decode(field.Addr().Interface()); err != nil {
-				var api *apiError
-				if errors.As(err, &api) {
-					return err
+				if unknown, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+					return invalid(name+"."+strings.Trim(unknown, `"`), "unknown_parameter", "unknown field")
 				}
 				return invalid(name, "invalid_type", "%v", jsonError(err))
 			}
@@ -138,22 +137,60 @@ func jsonError(err error) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &kind):
-		return fmt.Errorf("got %s, want %s", kind.Value, kind.Type)
+		return fmt.Errorf("got %s, want %s", kind.Value, jsonKind(kind.Type.Kind()))
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return errors.New("it ends too early")
 	}
 	return err
 }
 
+// jsonKind is what JSON calls a kind of values.
+func jsonKind(k reflect.Kind) string {
+	switch k {
+	case reflect.Bool:
+		return "boolean"
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		return "integer"
+	case reflect.Float64:
+		return "number"
+	case reflect.Slice:
+		return "array"
+	case reflect.Map, reflect.Struct:
+		return "object"
+	}
+	return k.String()
+}
+
 // texts is one text or a list of them.
 type texts []string
 
 func (t *texts) UnmarshalJSON(data []byte) error {
-	if len(data) > 0 && data[0] == '"' {
-		*t = make(texts, 1)
-		return json.Unmarshal(data, &(*t)[0])
+	var one *string
+	if json.Unmarshal(data, &one) == nil && one != nil {
+		*t = texts{*one}
+		return nil
 	}
-	return json.Unmarshal(data, (*[]string)(t))
+	if json.Unmarshal(data, (*[]string)(t)) != nil {
+		return errors.New("want a text or a list of texts")
+	}
+	return nil
+}
+
+// tokenIDs is a list of token ids. Null is none, where encoding/json would read token 0.
+type tokenIDs []int32
+
+func (t *tokenIDs) UnmarshalJSON(data []byte) error {
+	var list []*int32
+	if json.Unmarshal(data, &list) != nil || slices.Contains(list, nil) {
+		return errors.New("want a list of token ids")
+	}
+	if list != nil {
+		*t = make(tokenIDs, len(list))
+	}
+	for i, id := range list {
+		(*t)[i] = *id
+	}
+	return nil
 }
 
 // params gives the sampling parameters; maxTokens is the default of max_tokens.
@@ -215,6 +252,7 @@ func fieldName(s string) string {
 	if strings.HasPrefix(s, "the prompt") {
 		return "prompt"
 	}
+	s, _, _ = strings.Cut(s, "'") // LogitBias' token id
 	s = strings.NewReplacer("IDs", "Ids", "EOS", "Eos", "PromptTokenIDs", "Prompt").Replace(s)
 	var b strings.Builder
 	for i, c := range s {

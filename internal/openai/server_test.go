@@ -153,6 +153,7 @@ func TestStreamIsCompletion(t *testing.T) {
 	for _, k := range []string{"prompt_tokens", "completion_tokens"} {
 		assert.Equal(t, get(whole, "usage", k), get(last, "usage", k))
 	}
+	assert.NotContains(t, last["usage"], "prompt_tokens_details", "a stream does not know them")
 	for i := range 4 {
 		var text, reason string
 		var tokens, offsets []any
@@ -245,6 +246,9 @@ func TestRefusals(t *testing.T) {
 		{text, `{"prompt": []}`, 400, "prompt", "invalid_value"},
 		{text, `{"prompt": {}}`, 400, "prompt", "invalid_type"},
 		{text, `{"prompt": ["a", 1]}`, 400, "prompt", "invalid_type"},
+		{text, `{"prompt": [1, null]}`, 400, "prompt", "invalid_type"}, // no token 0
+		{text, `{"prompt": [[[1]]]}`, 400, "prompt", "invalid_type"},
+		{text, `{"prompt": ["a", null]}`, 400, "prompt", "invalid_type"},
 		{text, `{"prompt": ""}`, 400, "prompt", "invalid_value"},
 		{text, `{"prompt": [99999]}`, 400, "prompt[0]", "invalid_value"},
 		{text, `{"prompt": "a", "temprature": 1}`, 400, "temprature", "unknown_parameter"},
@@ -258,9 +262,14 @@ func TestRefusals(t *testing.T) {
 		{text, `{"prompt": "a", "logprobs": 21}`, 400, "logprobs", "invalid_value"},
 		{text, `{"prompt": "a", "logprobs": true}`, 400, "logprobs", "invalid_type"},
 		{text, `{"prompt": "a", "logit_bias": {"x": 1}}`, 400, "logit_bias", "invalid_value"},
+		{text, `{"prompt": "a", "logit_bias": {"99999": 1}}`, 400, "logit_bias", "invalid_value"},
+		{text, `{"prompt": "a", "logit_bias": [1]}`, 400, "logit_bias", "invalid_type"},
+		{text, `{"prompt": "a", "stop": 5}`, 400, "stop", "invalid_type"},
+		{text, `{"prompt": "a", "stop_token_ids": [null]}`, 400, "stop_token_ids", "invalid_type"},
 		{text, `{"prompt": "a", "stop_token_ids": [-1]}`, 400, "stop_token_ids[0]", "invalid_value"},
 		{text, `{"prompt": "a", "stream_options": {"include_usage": true}}`, 400, "stream_options", "invalid_value"},
-		{text, `{"prompt": "a", "stream": true, "stream_options": {"usage": true}}`, 400, "stream_options", "invalid_type"},
+		{text, `{"prompt": "a", "stream": true, "stream_options": {"usage": true}}`, 400, "stream_options.usage", "unknown_parameter"},
+		{text, `{"prompt": "a", "stream": true, "stream_options": 1}`, 400, "stream_options", "invalid_type"},
 		{text, `{"prompt": "a", "echo": true}`, 400, "echo", "unsupported_parameter"},
 		{text, `{"prompt": "a", "suffix": "b"}`, 400, "suffix", "unsupported_parameter"},
 		{text, `{"prompt": "a", "best_of": 2}`, 400, "best_of", "unsupported_parameter"},
@@ -270,6 +279,7 @@ func TestRefusals(t *testing.T) {
 		{talk, `{}`, 400, "messages", "missing_required_parameter"},
 		{talk, `{"messages": []}`, 400, "messages", "invalid_type"},
 		{talk, `{"messages": [1]}`, 400, "messages", "invalid_type"},
+		{talk, `{"messages": [{"role": "nobody", "content": "a"}]}`, 400, "messages", "invalid_value"}, // the bundled template renders nothing of it
 		{talk, `{"messages": [{"content": "a"}]}`, 400, "messages", "invalid_value"},
 		{talk, `{"messages": [{"role": "user"}]}`, 400, "messages", "invalid_value"},
 		{talk, `{"messages": [{"role": "user", "content": 5}]}`, 400, "messages", "invalid_type"},
@@ -298,6 +308,7 @@ func TestRefusals(t *testing.T) {
 			assert.Equal(t, want(c.param), get(v, "error", "param"), v)
 			assert.Equal(t, want(c.code), get(v, "error", "code"), v)
 			assert.NotEmpty(t, get(v, "error", "message"))
+			assert.NotRegexp(t, `\[\]\w|float64|int64|map\[|json:`, get(v, "error", "message"), "a client knows nothing of Go")
 			assert.NotEmpty(t, get(v, "error", "type"))
 		})
 	}
