@@ -14,6 +14,9 @@ import (
 // all requests finished, else how many did not, and why.
 func (e *Engine) Drain(ctx context.Context) error {
 	defer runtime.KeepAlive(e)
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
 	return e.b.drain(ctx)
 }
 

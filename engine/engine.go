@@ -48,6 +48,9 @@ type Engine struct {
 //
 // Errors: [*ParamError], [ErrOutOfMemory] with the numbers, [*CheckpointError], the context's, or [ErrEngineDead] when a child core died of it.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
+	if err := checkContext(ctx); err != nil {
+		return nil, err
+	}
 	if cfg.Core == ChildProcess {
 		return openChild(ctx, cfg)
 	}
@@ -66,8 +69,10 @@ func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {
 	stop := context.AfterFunc(ctx, c.end)
 	err = c.build(ctx, load)
 	if !stop() || err != nil {
-		if ctx.Err() != nil {
-			err = errors.Join(context.Cause(ctx), err)
+		if cause := context.Cause(ctx); err == nil || err == ctx.Err() { //nolint:errorlint // itself: what wraps it says more
+			err = cause
+		} else if cause != nil {
+			err = errors.Join(cause, err)
 		}
 		c.release()
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", cfg.Model, err), c.result)
@@ -129,5 +134,16 @@ func (e *Engine) Abort(id string) bool { return e.b.abortID(id) }
 // ResetPrefixCache forgets all cached prompts. [ErrBlocksInUse], with the number, when sequences still use some.
 func (e *Engine) ResetPrefixCache(ctx context.Context) error {
 	defer runtime.KeepAlive(e)
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
 	return e.b.resetPrefixCache(ctx)
+}
+
+// checkContext refuses a nil context here, where only its caller is hurt: the loop, which serves everybody, would die of it.
+func checkContext(ctx context.Context) error {
+	if ctx == nil {
+		return &ParamError{"ctx", nil, "a context, context.Background() at least"}
+	}
+	return nil
 }

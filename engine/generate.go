@@ -15,6 +15,9 @@ import (
 // complete in number even with an error: FinishReason says what became of each ("abort" when the engine was shut down meanwhile).
 func (e *Engine) Generate(ctx context.Context, reqs ...Request) ([]Output, error) {
 	defer runtime.KeepAlive(e)
+	if err := checkContext(ctx); err != nil {
+		return nil, err
+	}
 	rs, err := e.b.start(ctx, reqs, false)
 	if err != nil {
 		return nil, err
@@ -60,6 +63,10 @@ func unfinished(rs []*request) int {
 func (e *Engine) Stream(ctx context.Context, req Request) iter.Seq2[Delta, error] {
 	return func(yield func(Delta, error) bool) {
 		defer runtime.KeepAlive(e)
+		if err := checkContext(ctx); err != nil {
+			yield(Delta{}, err)
+			return
+		}
 		rs, err := e.b.start(ctx, []Request{req}, true)
 		if err != nil {
 			yield(Delta{}, err)

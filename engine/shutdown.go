@@ -22,6 +22,9 @@ import (
 // running; the shutdown goes on, and another call waits for it again. The core of a [ChildProcess] engine is killed instead, within the context:
 // then the error is [ErrKilled], with what it was doing.
 func (e *Engine) Shutdown(ctx context.Context) error {
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
 	err := e.b.shutdown(ctx)
 	var late *ShutdownTimeoutError
 	if !errors.As(err, &late) {

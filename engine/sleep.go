@@ -29,6 +29,9 @@ const (
 // lists: the engine sleeps all the same, and Wake, Sleep and Shutdown try again. When ctx ends first, the engine falls asleep later.
 func (e *Engine) Sleep(ctx context.Context, level int) error {
 	defer runtime.KeepAlive(e)
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
 	return e.b.sleep(ctx, level)
 }
 
@@ -40,6 +43,9 @@ func (e *Engine) Sleep(ctx context.Context, level int) error {
 // engine wakes later.
 func (e *Engine) Wake(ctx context.Context, tags ...string) error {
 	defer runtime.KeepAlive(e)
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
 	return e.b.wakeUp(ctx, tags)
 }
 

@@ -33,8 +33,12 @@ type Fixture struct {
 }
 
 // Open starts an engine with open, under the start timeout. When open fails, or panics, what it left behind is looked for in the same way as
-// by Close, and is part of the error. An open that returns an engine and an error has that engine shut down.
+// by Close, and is part of the error. An open that returns an engine and an error has that engine shut down. An open that ends its goroutine
+// (t.FailNow, t.Skip) is looked after in the same way; of what it left only a [Runner] can tell, through its test.
 func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), opts ...Option) (*Fixture, error) {
+	if ctx == nil {
+		return nil, errors.New("runner: Open with a nil context")
+	}
 	f := &Fixture{opts: options{name: "engine", start: defaultStart, teardown: defaultTeardown, slack: defaultSlack}}
 	for _, o := range opts {
 		o(&f.opts)
@@ -42,6 +46,15 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 	f.scope = leakcheck.NewScope(f.opts.name, leakcheck.Allow(f.opts.allow...))
 	f.gpu = takeGPUBaseline(&f.opts) // before the host's: opening NVML opens device files
 	f.host = takeHostBaseline()
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		if report := f.Close(context.WithoutCancel(ctx)); f.opts.exited != nil {
+			f.opts.exited(report)
+		}
+	}()
 	err := f.start(ctx, func(ctx context.Context) (Engine, error) {
 		e, err := open(ctx)
 		if v := reflect.ValueOf(&e).Elem(); v.IsZero() { // a nil pointer is no engine
@@ -52,6 +65,7 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 		}
 		return e, err
 	})
+	returned = true
 	if err == nil {
 		return f, nil
 	}

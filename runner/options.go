@@ -17,6 +17,7 @@ type options struct {
 	source   gpuwait.Source // nil: the machine's own
 	noDevice string         // why device memory is not checked
 	slack    int64
+	exited   func(Report) // told what is left when open does not return
 }
 
 // The defaults: generous, because a passing start and a passing teardown take what they need and no more.

@@ -62,8 +62,8 @@ func start[E Engine](t TB, open func(context.Context) (E, error), opts []Option)
 	t.Helper()
 	r := &Runner{t: t, repro: repro(t.Name())}
 	r.ctx, r.cancel = context.WithCancel(context.Background()) // t.Context() is cancelled before cleanups run
-	limits := []Option{Name(t.Name()), untilDeadline(t)}
-	f, err := Open(r.ctx, open, append(limits, opts...)...)
+	own := []Option{Name(t.Name()), untilDeadline(t), func(o *options) { o.exited = r.report }}
+	f, err := Open(r.ctx, open, append(own, opts...)...)
 	if err != nil {
 		r.cancel()
 		t.Fatalf("runner: %v\nto reproduce: %s", err, r.repro)
@@ -83,11 +83,19 @@ func (r *Runner) Stop() Report {
 	first := r.fixture.Engine() != nil
 	report := r.fixture.Close(r.ctx)
 	r.cancel()
-	if err := report.Err(); err != nil && first {
+	if first {
+		r.report(report)
+	}
+	return report
+}
+
+// report fails the test with what is left.
+func (r *Runner) report(report Report) {
+	r.t.Helper()
+	if err := report.Err(); err != nil {
 		err.(*Error).Repro = r.repro //nolint:errorlint // Err makes it
 		r.t.Errorf("runner: %v", err)
 	}
-	return report
 }
 
 // Engine is the engine, for what has no method here. Do not keep it beyond the test: the teardown proves that nobody does.
@@ -100,9 +108,13 @@ func (r *Runner) running() Engine {
 	r.t.Helper()
 	e := r.fixture.Engine()
 	if e == nil {
-		r.t.Fatalf("runner: %s has been stopped", r.fixture.opts.name)
+		r.t.Fatalf("runner: %v", r.stopped())
 	}
 	return e
+}
+
+func (r *Runner) stopped() error {
+	return fmt.Errorf("%s has been stopped by Stop, or its test is over: %w", r.fixture.opts.name, engine.ErrStopped)
 }
 
 // untilDeadline keeps start and teardown within the time that the test has left, so that their own messages come first: a tenth of what is

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -55,6 +56,7 @@ func (e *toy) Generate(_ context.Context, reqs ...engine.Request) ([]engine.Outp
 
 func (e *toy) Stream(_ context.Context, req engine.Request) iter.Seq2[engine.Delta, error] {
 	return func(yield func(engine.Delta, error) bool) {
+		defer runtime.KeepAlive(e)
 		for word := range strings.FieldsSeq(req.Prompt) {
 			if !yield(engine.Delta{Text: word}, nil) {
 				return

@@ -1,0 +1,110 @@
+package runner_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/runner"
+)
+
+// A test that ends in the middle runs its cleanups while what it was doing is still on its stack. That is no leak: a skipped test stays one.
+func TestEndInTheMiddle(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		body func(*testing.T, *runner.Runner)
+	}{
+		{"in a loop over a stream", func(t *testing.T, r *runner.Runner) {
+			for range r.Stream(engine.Request{Prompt: "a b c"}) {
+				t.Skip("enough was seen")
+			}
+		}},
+		{"with the engine in a variable that is used below", func(t *testing.T, r *runner.Runner) {
+			e := r.Engine().(*toy)
+			if len(e.Holdings()) > 0 {
+				t.Skip("enough was seen")
+			}
+			assert.Empty(t, e.Holdings())
+		}},
+	} {
+		skipped := false
+		ok := t.Run(row.name, func(t *testing.T) {
+			t.Cleanup(func() { skipped = t.Skipped() && !t.Failed() })
+			row.body(t, runner.Start(t, openToy, quick...))
+		})
+		assert.True(t, ok && skipped, row.name)
+	}
+}
+
+// A real leak is still one when the test ends in the middle.
+func TestLeakOfATestThatEndsInTheMiddle(t *testing.T) {
+	ft := &fakeTB{name: "TestPlanted"}
+	exits(func() {
+		defer func() { ft.cleanups[0]() }() // where testing runs them
+		keep = append(keep, runner.Start(ft, openToy, quick...).Engine())
+		runtime.Goexit()
+	})
+	keep = nil
+	require.Len(t, ft.failures, 1)
+	assert.Contains(t, ft.failures[0], nameOfKeep())
+}
+
+// An open that ends the test leaves a half-built engine, and must not spoil the checks of the fixtures behind it.
+func TestOpenThatEndsTheTest(t *testing.T) {
+	ft := &fakeTB{name: "TestPlanted"}
+	var half *toy
+	exits(func() {
+		runner.Start(ft, func(ctx context.Context) (*toy, error) {
+			half, _ = openToy(ctx)
+			runtime.Goexit() // t.FailNow
+			return half, nil
+		}, quick...)
+	})
+	require.Len(t, ft.failures, 1)
+	assert.Contains(t, ft.failures[0], "goroutines")
+	assert.Contains(t, ft.failures[0], "openToy")
+	require.NoError(t, half.Shutdown(t.Context()))
+
+	report := runner.Start(t, openToy, noGPU...).Stop()
+	host := report.Steps[len(report.Steps)-1]
+	assert.Empty(t, host.Skipped, "the fixture whose open did not return is still counted as alive")
+}
+
+// exits runs f, which ends its goroutine.
+func exits(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
+}
+
+// In a fuzz target the methods of the *testing.F that owns the Runner are forbidden.
+func FuzzWithOneRunner(f *testing.F) {
+	r := runner.Start(f, openToy, noGPU...)
+	f.Add("a prompt")
+	f.Fuzz(func(t *testing.T, prompt string) {
+		outs, err := r.TryGenerate(engine.Request{Prompt: prompt})
+		if prompt == "" {
+			require.ErrorContains(t, err, "empty prompt")
+			return
+		}
+		require.NoError(t, err)
+		require.Equal(t, prompt, outs[0].Completions[0].Text)
+	})
+}
+
+func TestTryGenerateOfAStoppedRunner(t *testing.T) {
+	failures := run(func(ft *fakeTB) {
+		r := runner.Start(ft, openToy, noGPU...)
+		r.Stop()
+		_, err := r.TryGenerate(engine.Request{Prompt: "x"})
+		assert.ErrorIs(t, err, engine.ErrStopped)
+	})
+	assert.Empty(t, failures)
+}
