@@ -61,11 +61,10 @@ type options struct {
 	minFree   int64
 	name      string
 	src       Source
-	proc      procFS
 }
 
 func newOptions(opts []Option) *options {
-	o := &options{timeout: -1, patience: DefaultPatience, owners: &processOwners, proc: "/proc"}
+	o := &options{timeout: -1, patience: DefaultPatience, owners: &processOwners}
 	for _, opt := range opts {
 		opt(o)
 	}
@@ -289,5 +288,5 @@ func (w *watch) hopeless(now time.Time) bool {
 	if w.sameSince.After(since) {
 		since = w.sameSince
 	}
-	return now.Sub(since) >= w.o.patience && slices.ContainsFunc(w.holders, func(h Holder) bool { return w.o.proc.state(h.PID) != exiting })
+	return now.Sub(since) >= w.o.patience && slices.ContainsFunc(w.holders, func(h Holder) bool { return state(h.PID) != exiting })
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/procfs"
 )
 
 // LeasedEnv is the variable by which [Lease.Env] tells a child which devices its parent has leased for it.
@@ -272,8 +274,8 @@ func (a *attempt) try(place *place) (*Lease, error) {
 		l.close()
 		return nil, nil
 	}
-	self, _ := a.o.proc.stat(os.Getpid())
-	line := Lessee{PID: os.Getpid(), Start: self.start, Program: filepath.Base(os.Args[0]), Name: a.o.name, Since: time.Now()}
+	self, _ := procfs.StatOf(os.Getpid())
+	line := Lessee{PID: os.Getpid(), Start: self.Start, Program: filepath.Base(os.Args[0]), Name: a.o.name, Since: time.Now()}
 	for _, f := range l.files {
 		if err := line.write(f); err != nil {
 			l.close()
@@ -297,7 +299,7 @@ func (a *attempt) inherits(uuid string) bool {
 	}
 	self := os.Getpid()
 	l := readLessee(path)
-	return l.PID == os.Getppid() || a.o.proc.descends(self, l.PID) || slices.Contains(a.o.proc.opened(path), self)
+	return l.PID == os.Getppid() || descends(self, l.PID) || slices.Contains(opened(path), self)
 }
 
 // close lets go of a lease that did not come about. Closing is enough: an explicit unlock would free it for a child that shares the file, too.
@@ -360,7 +362,7 @@ func (a *attempt) hopeless() string {
 		case l.PID == os.Getpid() && (l.Name == a.o.name || strings.HasPrefix(a.o.name, l.Name+"/")):
 			others--
 			reason = fmt.Sprintf("%s holds it already, so this would wait for itself: acquire all devices in one call", l.Name)
-		case a.o.proc.descends(os.Getpid(), l.PID):
+		case descends(os.Getpid(), l.PID):
 			others--
 			reason = fmt.Sprintf("it is held by this process's own parent (pid %d, %s): start the child with lease.Env() in its environment and lease.Files() in ExtraFiles", l.PID, l.Name)
 		}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/procfs"
 )
 
 // Lessee says who holds a lease; it is the line in the lock file.
@@ -118,9 +120,8 @@ func leaseOn(dir, uuid string) (*Lessee, error) {
 		return nil, err
 	}
 	l := readLessee(path)
-	proc := procFS("/proc")
-	if st, ok := proc.stat(l.PID); l.PID != 0 && (!ok || st.state == 'Z' || st.start != l.Start) {
-		l.Holding = proc.opened(path)
+	if st, ok := procfs.StatOf(l.PID); l.PID != 0 && (!ok || st.Dead() || st.Start != l.Start) {
+		l.Holding = opened(path)
 		l.Gone = len(l.Holding) > 0
 	}
 	return l, nil
@@ -136,8 +137,8 @@ func readLessee(path string) *Lessee {
 }
 
 // opened lists the processes that have a file open.
-func (fs procFS) opened(path string) []int {
-	links, _ := filepath.Glob(filepath.Join(string(fs), "[0-9]*/fd/*"))
+func opened(path string) []int {
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	var pids []int
 	for _, link := range links {
 		if target, err := os.Readlink(link); err != nil || target != path {

@@ -1,14 +1,14 @@
 package gpuwait
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/procfs"
 )
 
 // Process is a holder joined with what /proc says about it.
@@ -71,45 +71,12 @@ func (p Process) String() string {
 	return strings.Join(parts, "  ")
 }
 
-// procFS is a mounted /proc; elsewhere than on Linux it is missing, and processes are "not visible".
-type procFS string
-
-func (fs procFS) read(pid int, name string) []byte {
-	b, _ := os.ReadFile(filepath.Join(string(fs), strconv.Itoa(pid), name))
-	return b
-}
-
-type procStat struct {
-	state   byte
-	parent  int
-	session int
-	start   int64 // clock ticks since boot
-}
-
-// stat parses /proc/PID/stat (proc(5)); the command name may hold spaces and parentheses, so fields count from the last ")".
-func (fs procFS) stat(pid int) (st procStat, ok bool) {
-	_, rest, ok := bytes.Cut(fs.read(pid, "stat"), []byte("("))
-	i := bytes.LastIndexByte(rest, ')')
-	if !ok || i < 0 {
-		return st, false
-	}
-	f := strings.Fields(string(rest[i+1:]))
-	if len(f) < 20 {
-		return st, false
-	}
-	st.state = f[0][0]
-	st.parent, _ = strconv.Atoi(f[1])
-	st.session, _ = strconv.Atoi(f[3])
-	st.start, _ = strconv.ParseInt(f[19], 10, 64)
-	return st, true
-}
-
-func (fs procFS) state(pid int) string {
-	st, ok := fs.stat(pid)
+func state(pid int) string {
+	st, ok := procfs.StatOf(pid)
 	switch {
 	case !ok:
 		return notVisible
-	case st.state == 'Z' || st.state == 'X':
+	case st.Dead():
 		return exiting
 	}
 	return ""
@@ -118,30 +85,26 @@ func (fs procFS) state(pid int) string {
 // userHZ is the unit of times in /proc on every architecture that Go runs on.
 const userHZ = 100
 
-func (fs procFS) process(h Holder) Process {
-	p := Process{Holder: h, State: fs.state(h.PID)}
-	st, ok := fs.stat(h.PID)
+func process(h Holder) Process {
+	p := Process{Holder: h, State: state(h.PID)}
+	st, ok := procfs.StatOf(h.PID)
 	if !ok {
 		return p
 	}
-	p.Command = fs.command(h.PID)
-	if boot := fs.boot(); boot > 0 {
-		p.Started = time.Unix(boot, 0).Add(time.Duration(st.start) * time.Second / userHZ)
+	p.Command = procfs.CommandLine(h.PID)
+	if boot := bootTime(); boot > 0 {
+		p.Started = time.Unix(boot, 0).Add(time.Duration(st.Start) * time.Second / userHZ)
 	}
-	for kv := range bytes.SplitSeq(fs.read(h.PID, "environ"), []byte{0}) {
-		if v, ok := bytes.CutPrefix(kv, []byte(TestEnv+"=")); ok {
-			p.Test = string(v)
-		}
-	}
-	p.Relation = fs.relation(h.PID)
-	if p.Relation == "" && fs.adopted(st.parent) && (p.Test != "" || st.session != h.PID) { // a service leads a session of its own
+	p.Test, _ = procfs.Variable(h.PID, TestEnv)
+	p.Relation = relation(h.PID)
+	if p.Relation == "" && adopted(st.Parent) && (p.Test != "" || st.Session != h.PID) { // a service leads a session of its own
 		p.Relation = "orphan"
 	}
 	return p
 }
 
-func (fs procFS) boot() int64 {
-	b, _ := os.ReadFile(filepath.Join(string(fs), "stat"))
+func bootTime() int64 {
+	b, _ := os.ReadFile("/proc/stat")
 	for line := range strings.Lines(string(b)) {
 		if v, ok := strings.CutPrefix(line, "btime "); ok {
 			n, _ := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
@@ -151,54 +114,35 @@ func (fs procFS) boot() int64 {
 	return 0
 }
 
-// command is the command line, with the program's folder and what is beyond 100 bytes left out.
-func (fs procFS) command(pid int) string {
-	args := strings.Split(strings.TrimRight(string(fs.read(pid, "cmdline")), "\x00"), "\x00")
-	if args[0] == "" {
-		return strings.TrimSpace(string(fs.read(pid, "comm")))
-	}
-	args[0] = filepath.Base(args[0])
-	line := strings.Map(func(r rune) rune {
-		if r < ' ' {
-			return ' '
-		}
-		return r
-	}, strings.Join(args, " "))
-	if len(line) > 100 {
-		line = strings.ToValidUTF8(line[:100], "") + "…"
-	}
-	return line
-}
-
 // adopted: the parent is a process whose business is to take orphans in.
-func (fs procFS) adopted(parent int) bool {
-	comm := strings.TrimSpace(string(fs.read(parent, "comm")))
+func adopted(parent int) bool {
+	comm := strings.TrimSpace(string(procfs.Read(parent, "comm")))
 	return parent == 1 || slices.Contains([]string{"systemd", "tini", "dumb-init", "docker-init", "catatonit"}, comm)
 }
 
-func (fs procFS) relation(pid int) string {
+func relation(pid int) string {
 	switch {
 	case pid == os.Getpid():
 		return "this process"
-	case fs.descends(pid, os.Getpid()):
+	case descends(pid, os.Getpid()):
 		return "child of this process"
-	case fs.descends(os.Getpid(), pid):
+	case descends(os.Getpid(), pid):
 		return "parent of this process"
 	}
 	return ""
 }
 
 // descends walks up the parents of pid.
-func (fs procFS) descends(pid, ancestor int) bool {
+func descends(pid, ancestor int) bool {
 	for range 100 {
-		st, ok := fs.stat(pid)
-		if !ok || st.parent <= 1 {
+		st, ok := procfs.StatOf(pid)
+		if !ok || st.Parent <= 1 {
 			return false
 		}
-		if st.parent == ancestor {
+		if st.Parent == ancestor {
 			return true
 		}
-		pid = st.parent
+		pid = st.Parent
 	}
 	return false
 }

@@ -80,7 +80,7 @@ func (o *options) report(r Report, watches []*watch, how Ending) Report {
 func (o *options) join(w *watch, lease *Lessee) (list []Process, unattributed int64) {
 	unattributed = w.memory.Used
 	for _, h := range w.holders {
-		p := o.proc.process(h)
+		p := process(h)
 		p.Leased = lease != nil && lease.covers(h.PID)
 		for _, f := range w.first {
 			if f.PID == h.PID && f.Known && h.Known {

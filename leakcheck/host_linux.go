@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/enginetest/enginetest/internal/procfs"
 )
 
 func snapshot(dirs []string) (*HostState, error) {
@@ -287,28 +289,19 @@ func descendants(pid int) (out []int) {
 func (h *HostState) processes(pids []int) {
 	self := os.Getpid()
 	for _, pid := range pids {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
+		stat, ok := procfs.StatOf(pid)
+		if !ok {
 			continue // gone meanwhile
 		}
-		// "12 (name) S ppid pgrp …": the name can hold anything, the last ")" ends it
-		open, end := strings.IndexByte(string(stat), '('), strings.LastIndexByte(string(stat), ')')
-		rest := strings.Fields(string(stat[end+1:]))
-		if open < 0 || len(rest) < 20 {
-			continue
-		}
-		comm, state, ppid, start := string(stat[open+1:end]), rest[0], rest[1], rest[19]
-		cmd, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		line := strings.TrimSpace(strings.ReplaceAll(string(cmd), "\x00", " "))
 		relation := "child"
-		if ppid != strconv.Itoa(self) {
-			relation = "descendant (parent " + ppid + ")"
+		if stat.Parent != self {
+			relation = fmt.Sprintf("descendant (parent %d)", stat.Parent)
 		}
-		name := fmt.Sprintf("%s process %d runs: %s", relation, pid, line)
-		if state == "Z" {
-			name = fmt.Sprintf("%s process %d (%s) has exited but nobody waited for it (zombie)", relation, pid, comm)
+		name := fmt.Sprintf("%s process %d runs: %s", relation, pid, procfs.CommandLine(pid))
+		if stat.Dead() {
+			name = fmt.Sprintf("%s process %d (%s) has exited but nobody waited for it (zombie)", relation, pid, stat.Command)
 		}
-		h.add(Process, fmt.Sprintf("pid %d started %s", pid, start), name, comm)
+		h.add(Process, fmt.Sprintf("pid %d started %d", pid, stat.Start), name, stat.Command)
 	}
 }
 

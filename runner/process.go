@@ -6,62 +6,40 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/procfs"
 )
 
 // process is one of the engine's processes. Its start time tells it from a later one with the same id.
 type process struct {
 	pid     int
-	started string // as /proc has it; "" where there is no /proc
+	started int64 // as /proc has it; 0 where there is no /proc
 }
 
 // processes looks pids up while they live.
 func processes(pids []int) (out []process) {
 	for _, pid := range pids {
 		p := process{pid: pid}
-		if stat, ok := readStat(pid); ok {
-			p.started = stat.started
+		if stat, ok := procfs.StatOf(pid); ok {
+			p.started = stat.Start
 		}
 		out = append(out, p)
 	}
 	return out
 }
 
-// command is the process's command line now, "?" when it cannot be read: just after a fork it is not there yet, and after the end no more.
-func (p process) command() string {
-	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
-	return cmp.Or(strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " ")), "?")
-}
-
 // alive reports whether the process still runs. A zombie does not: it holds nothing and only waits for its parent to ask.
 func (p process) alive() bool {
-	if stat, ok := readStat(p.pid); ok {
-		return stat.state != "Z" && stat.state != "X" && (p.started == "" || stat.started == p.started)
+	if stat, ok := procfs.StatOf(p.pid); ok {
+		return !stat.Dead() && (p.started == 0 || stat.Start == p.started)
 	}
 	if _, err := os.Stat("/proc/self/stat"); err == nil {
 		return false
 	}
 	found, err := os.FindProcess(p.pid)
 	return err == nil && found.Signal(syscall.Signal(0)) == nil
-}
-
-type procStat struct{ state, started string }
-
-// readStat reads /proc/PID/stat: the command's name is in parentheses and may hold anything, the state is the first field after it and the
-// start time the 20th (proc(5): fields 3 and 22).
-func readStat(pid int) (procStat, bool) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return procStat{}, false
-	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	if len(fields) < 20 {
-		return procStat{}, false
-	}
-	return procStat{state: fields[0], started: fields[19]}, true
 }
 
 // reap waits until the engine's processes are gone; what survives its budget is named and killed.
@@ -90,7 +68,7 @@ func reap(ctx context.Context, engine []process) (string, error) {
 func killed(alive []process) error {
 	var errs []error
 	for _, p := range alive {
-		how, command := "it was killed", p.command()
+		how, command := "it was killed", cmp.Or(procfs.CommandLine(p.pid), "?")
 		found, err := os.FindProcess(p.pid)
 		if err == nil {
 			err = found.Kill()

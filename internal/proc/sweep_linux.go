@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/enginetest/enginetest/internal/procfs"
 )
 
 // Sweep ends what the child left behind: members of its process group, and processes that carry its identity in their
@@ -68,7 +70,7 @@ func finish(pids []int, again func() []int) []Process {
 		for _, pid := range pids {
 			if !seen[pid] {
 				seen[pid] = true
-				named = append(named, describe(pid))
+				named = append(named, Process{PID: pid, Command: procfs.CommandLine(pid), Listening: listening(pid)})
 			}
 		}
 		for _, pid := range pids {
@@ -89,8 +91,8 @@ func finish(pids []int, again func() []int) []Process {
 }
 
 func alive(pid int) bool {
-	st, ok := readStat(pid)
-	return ok && !st.zombie
+	st, ok := procfs.StatOf(pid)
+	return ok && !st.Dead()
 }
 
 // family lists the living processes that belong to the reaped child.
@@ -99,29 +101,29 @@ func (c *Child) family() []int {
 	if groupGone && !haveChildren() {
 		return nil // orphans would have become ours: one system call instead of a walk through /proc
 	}
-	stats := map[int]stat{}
+	stats := map[int]procfs.Stat{}
 	for _, pid := range allPIDs() {
-		if st, ok := readStat(pid); ok && pid != os.Getpid() {
+		if st, ok := procfs.StatOf(pid); ok && pid != os.Getpid() {
 			stats[pid] = st
 		}
 	}
 	member := map[int]bool{}
 	for pid, st := range stats {
-		if st.group == c.PID() || below(stats, pid) && c.marked(pid) {
+		if st.Group == c.PID() || below(stats, pid) && c.marked(pid) {
 			member[pid] = true
 		}
 	}
 	for grew := true; grew; {
 		grew = false
 		for pid, st := range stats {
-			if !member[pid] && member[st.parent] {
+			if !member[pid] && member[st.Parent] {
 				member[pid], grew = true, true
 			}
 		}
 	}
 	var living []int
 	for pid := range member {
-		if stats[pid].zombie {
+		if stats[pid].Dead() {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 			continue
 		}
@@ -131,13 +133,13 @@ func (c *Child) family() []int {
 }
 
 // below reports whether pid descends from this process.
-func below(stats map[int]stat, pid int) bool {
+func below(stats map[int]procfs.Stat, pid int) bool {
 	for range len(stats) {
 		st, ok := stats[pid]
 		if !ok {
 			break
 		}
-		pid = st.parent
+		pid = st.Parent
 	}
 	return pid == os.Getpid()
 }
@@ -145,21 +147,10 @@ func below(stats map[int]stat, pid int) bool {
 // marked reports whether pid was started by the child or inside of it: it has the identity of the child in its environment, or
 // the child's lifeline among its files.
 func (c *Child) marked(pid int) bool {
-	env, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	if id, ok := lookup(env, envID); ok && (id == c.id || strings.HasPrefix(id, c.id+"/")) {
+	if id, ok := procfs.Variable(pid, envID); ok && (id == c.id || strings.HasPrefix(id, c.id+"/")) {
 		return true
 	}
 	return holds(pid, c.life.info)
-}
-
-// lookup finds a variable in a NUL-separated environment; the last one wins, as in os/exec.
-func lookup(env []byte, name string) (value string, ok bool) {
-	for _, kv := range bytes.Split(env, []byte{0}) {
-		if v, found := bytes.CutPrefix(kv, []byte(name+"=")); found {
-			value, ok = string(v), true
-		}
-	}
-	return value, ok
 }
 
 func haveChildren() bool {
@@ -181,39 +172,6 @@ func allPIDs() []int {
 		}
 	}
 	return pids
-}
-
-type stat struct {
-	parent, group int
-	zombie        bool
-}
-
-// readStat reads /proc/PID/stat; the command in it may hold spaces and parentheses.
-func readStat(pid int) (stat, bool) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return stat{}, false
-	}
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(f) < 3 {
-		return stat{}, false
-	}
-	parent, _ := strconv.Atoi(f[1])
-	group, _ := strconv.Atoi(f[2])
-	return stat{parent, group, f[0] == "Z" || f[0] == "X"}, true
-}
-
-func describe(pid int) Process {
-	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	cmd := strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " "))
-	if cmd == "" {
-		name, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
-		cmd = strings.TrimSpace(string(name))
-	}
-	if len(cmd) > 120 {
-		cmd = strings.ToValidUTF8(cmd[:120], "") + "…"
-	}
-	return Process{PID: pid, Command: cmd, Listening: listening(pid)}
 }
 
 // InUse reports whether a living process has the file mapped or open, or is bound to it as a socket.
