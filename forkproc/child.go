@@ -33,8 +33,7 @@ type way struct {
 
 type step struct {
 	Test  string
-	Call  int       // which Run call in that test, from 1
-	Prior []Outcome // what the earlier ones gave: they are not run again
+	Prior []Outcome // of its earlier Run calls: they are not run again
 }
 
 // here is the way to this process, nil in a root process. Written by init only.
@@ -74,8 +73,8 @@ func note(words ...string) {
 	_, _ = syscall.Write(controlFD, []byte(strings.Join(words, " ")+"\n"))
 }
 
-// place says what a Run call is to this process.
-func (w *way) place(test string, call int) (s *step, last bool) {
+// place is the step of a test, nil when this process was not started to go into it.
+func (w *way) place(test string) (s *step, last bool) {
 	if w == nil {
 		return nil, false
 	}

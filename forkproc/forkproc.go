@@ -23,7 +23,7 @@ func Run(t *testing.T, body func(t *testing.T), opts ...Option) Outcome {
 	t.Helper()
 	cfg := newConfig(opts)
 	call, prior := nextCall(t)
-	if s, last := here.place(t.Name(), call); s != nil {
+	if s, last := here.place(t.Name()); s != nil {
 		if call <= len(s.Prior) {
 			return s.Prior[call-1]
 		}
@@ -35,7 +35,7 @@ func Run(t *testing.T, body func(t *testing.T), opts ...Option) Outcome {
 	if why := proc.Missing(); why != "" {
 		t.Logf("forkproc: %s", why)
 	}
-	c, err := newChild(t, cfg, step{t.Name(), call, prior})
+	c, err := newChild(t, cfg, step{t.Name(), prior})
 	if err != nil {
 		t.Fatalf("forkproc: %v", err)
 	}

@@ -140,8 +140,9 @@ func (s *server) signal(sig os.Signal) {
 }
 
 // exit waits for the process's end.
-func (s *server) exit(code int, within time.Duration) {
+func (s *server) exit(code int) {
 	s.t.Helper()
+	const within = 10 * time.Second
 	select {
 	case <-s.exited:
 	case <-time.After(within):
@@ -150,36 +151,36 @@ func (s *server) exit(code int, within time.Duration) {
 	assert.Equal(s.t, code, s.code, s.stderr.String())
 }
 
-func (s *server) status(path string) (int, http.Header) {
+func (s *server) status(path string) int {
 	s.t.Helper()
 	resp, err := s.client.Get(s.url + path)
 	require.NoError(s.t, err)
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, resp.Body)
-	return resp.StatusCode, resp.Header
+	return resp.StatusCode
 }
 
-// stream asks for tokens and reads them to the end: what the stream's last event was, and how many there were.
-func (s *server) stream(tokens int, first func()) (events int, last string, err error) {
+// stream asks for tokens and reads them to the end: it gives the stream's last event.
+func (s *server) stream(tokens int, first func()) (last string, err error) {
 	body := fmt.Sprintf(`{"prompt": "The lighthouse", "max_tokens": %d, "ignore_eos": true, "stream": true}`, tokens)
 	resp, err := s.client.Post(s.url+"/v1/completions", "application/json", strings.NewReader(body))
 	if err != nil {
-		return 0, "", err
+		return "", err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return 0, resp.Status, nil
+		return resp.Status, nil
 	}
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
 		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
-			if events++; events == 1 && first != nil {
+			if last == "" && first != nil {
 				first()
 			}
 			last = data
 		}
 	}
-	return events, last, lines.Err()
+	return last, lines.Err()
 }
 
 // streams starts clients and returns when each has an event; wait gives the last event of each.
@@ -190,7 +191,7 @@ func (s *server) streams(n, tokens int) (wait func() []string) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			_, last, err := s.stream(tokens, func() { begun <- struct{}{} })
+			last, err := s.stream(tokens, func() { begun <- struct{}{} })
 			assert.NoError(s.t, err)
 			lasts[i] = last
 		})
@@ -217,10 +218,10 @@ func matching(list []string, want string) (n int) {
 func TestServeIdle(t *testing.T) {
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
 		s := start(t)
-		code, _ := s.status("/health")
+		code := s.status("/health")
 		assert.Equal(t, http.StatusOK, code)
 		s.signal(sig)
-		s.exit(exitDone, 10*time.Second)
+		s.exit(exitDone)
 		assert.Contains(t, s.stderr.String(), "draining for at most 30s: 0 sequences run, 0 wait")
 		assert.Contains(t, s.stderr.String(), "release", "the engine's report")
 	}
@@ -234,7 +235,7 @@ func TestServeSignalWhileLoading(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "loading") }, 10*time.Second, time.Millisecond)
 	time.Sleep(50 * time.Millisecond) // into the hang, most often: before it is as good
 	s.signal(syscall.SIGTERM)
-	s.exit(exitDone, 10*time.Second)
+	s.exit(exitDone)
 	assert.Contains(t, s.stderr.String(), "the load is cancelled")
 	_, err = s.stdout.ReadString('\n')
 	assert.ErrorIs(t, err, io.EOF, "no address was announced")
@@ -252,7 +253,7 @@ func testDrain(t *testing.T, s *server) {
 	wait := s.streams(10, 500)
 	s.signal(syscall.SIGTERM)
 	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "draining") }, 10*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { code, _ := s.status("/health"); return code == http.StatusServiceUnavailable }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { code := s.status("/health"); return code == http.StatusServiceUnavailable }, 10*time.Second, time.Millisecond)
 	resp, err := s.client.Post(s.url+"/v1/completions", "application/json", strings.NewReader(`{"prompt": "a"}`))
 	require.NoError(t, err)
 	body, _ := io.ReadAll(resp.Body)
@@ -261,7 +262,7 @@ func testDrain(t *testing.T, s *server) {
 	assert.Equal(t, "1", resp.Header.Get("Retry-After"))
 	assert.Contains(t, string(body), `"code":"draining"`)
 	assert.Equal(t, 10, matching(wait(), "[DONE]"), "every stream finishes")
-	s.exit(exitDone, 10*time.Second)
+	s.exit(exitDone)
 	assert.Contains(t, s.stderr.String(), "10 requests finished")
 }
 
@@ -272,7 +273,7 @@ func TestServeDrainDeadline(t *testing.T) {
 	s.signal(syscall.SIGTERM)
 	lasts := wait()
 	assert.Equal(t, 10, matching(lasts, `"error"`), "%q", lasts)
-	s.exit(exitFailed, 10*time.Second)
+	s.exit(exitFailed)
 	assert.Contains(t, s.stderr.String(), "10 of 10 requests aborted")
 	assert.Contains(t, s.stderr.String(), "--shutdown-timeout 100ms is over")
 }
@@ -283,7 +284,7 @@ func TestServeSecondSignalAborts(t *testing.T) {
 	s.signal(syscall.SIGTERM)
 	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "draining") }, 10*time.Second, time.Millisecond)
 	s.signal(syscall.SIGTERM)
-	s.exit(exitFailed, 10*time.Second)
+	s.exit(exitFailed)
 	assert.Equal(t, 3, matching(wait(), `"error"`))
 	assert.Contains(t, s.stderr.String(), "a second signal (terminated)")
 }
@@ -294,10 +295,10 @@ func TestServeEngineFails(t *testing.T) {
 	require.NoError(t, err)
 	s := spawn(t, serveFault+"="+string(fault))
 	s.ready()
-	_, last, err := s.stream(100, nil)
+	last, err := s.stream(100, nil)
 	require.NoError(t, err)
 	assert.Contains(t, last, `"code":"engine_dead"`)
-	s.exit(exitFailed, 10*time.Second)
+	s.exit(exitFailed)
 	assert.Contains(t, s.stderr.String(), "as planned")
 }
 
@@ -314,13 +315,13 @@ func TestServeUnixSocket(t *testing.T) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", path)
 	}}
-	code, _ := s.status("/v1/models")
+	code := s.status("/v1/models")
 	assert.Equal(t, http.StatusOK, code)
 	exit, _, stderr := command("", "serve", "--uds", path)
 	assert.Equal(t, exitFailed, exit)
 	assert.Contains(t, stderr, "a server answers there")
 	s.signal(syscall.SIGTERM)
-	s.exit(exitDone, 10*time.Second)
+	s.exit(exitDone)
 	assert.NoFileExists(t, path)
 }
 
@@ -360,5 +361,5 @@ func TestServeCurl(t *testing.T) {
 		assert.Contains(t, string(out), c.want)
 	}
 	s.signal(syscall.SIGTERM)
-	s.exit(exitDone, 10*time.Second)
+	s.exit(exitDone)
 }

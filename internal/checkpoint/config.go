@@ -154,16 +154,16 @@ func (f *fields) config(name string, a architecture) Config {
 		NumHeads:         f.required("num_attention_heads", maxHeads),
 		MaxPositions:     f.integer("max_position_embeddings", a.maxPositions, 1, maxPositions),
 		RMSNormEps:       f.number("rms_norm_eps", 1e-6, 0, 1),
-		TieEmbeddings:    f.bool("tie_word_embeddings", false),
+		TieEmbeddings:    f.bool("tie_word_embeddings"),
 		QKVBias:          a.qkvBias,
 		QKNorm:           a.qkNorm,
 	}
 	if a.attentionBias {
-		c.OBias = f.bool("attention_bias", false)
+		c.OBias = f.bool("attention_bias")
 		c.QKVBias = c.QKVBias || c.OBias
 	}
 	if a.mlpBias {
-		c.MLPBias = f.bool("mlp_bias", false)
+		c.MLPBias = f.bool("mlp_bias")
 	}
 	if act := f.string("hidden_act", "silu"); act != "silu" {
 		f.fail("hidden_act", "unknown activation", strconv.Quote(act), `"silu"`)
@@ -201,7 +201,7 @@ func (f *fields) heads(c *Config, a architecture) {
 // window fills in the sliding window. Every layer of Mistral has it (a missing key means 4096, null means none); in the Qwen classes
 // layer_types says which layers have it, or else those from max_window_layers on.
 func (f *fields) window(c *Config, a architecture) {
-	if a.slidingWindow == 0 || f.isNull("sliding_window") || a.slidingOptedIn && !f.bool("use_sliding_window", false) {
+	if a.slidingWindow == 0 || f.isNull("sliding_window") || a.slidingOptedIn && !f.bool("use_sliding_window") {
 		return
 	}
 	c.SlidingWindow = f.integer("sliding_window", a.slidingWindow, 1, maxPositions)

@@ -106,9 +106,9 @@ func (f *fields) number(key string, def, lo, hi float64) float64 {
 	return n
 }
 
-func (f *fields) bool(key string, def bool) bool {
-	f.decode(key, &def, "true or false")
-	return def
+func (f *fields) bool(key string) (v bool) {
+	f.decode(key, &v, "true or false")
+	return v
 }
 
 func (f *fields) string(key, def string) string {

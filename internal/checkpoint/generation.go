@@ -43,7 +43,7 @@ func parseGeneration(path string, data []byte, vocab int) (Generation, error) {
 		MinP:              optional(f, "min_p", f.number("min_p", 0, 0, 1)),
 		RepetitionPenalty: optional(f, "repetition_penalty", f.number("repetition_penalty", 0, math.SmallestNonzeroFloat64, math.MaxFloat32)),
 		MaxNewTokens:      optional(f, "max_new_tokens", f.integer("max_new_tokens", 0, 1, math.MaxInt32)),
-		DoSample:          optional(f, "do_sample", f.bool("do_sample", false)),
+		DoSample:          optional(f, "do_sample", f.bool("do_sample")),
 	}
 	return g, *f.err
 }

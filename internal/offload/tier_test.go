@@ -90,10 +90,11 @@ func newRig(t *testing.T, timeout time.Duration) *rig {
 }
 
 // compute makes a sequence of n tokens, offers its blocks and frees it. It gives the keys and where the blocks lie.
-func (r *rig) compute(n int, first int32) ([]Key, []int32) {
+func (r *rig) compute(n int) ([]Key, []int32) {
+	const first = 10
 	tokens := make([]int32, n)
 	for i := range tokens {
-		tokens[i] = first + int32(i)
+		tokens[i] = int32(first + i)
 	}
 	var tab kvcache.Table
 	_, ok := r.cache.Admit(&tab, tokens, n, true)
@@ -101,7 +102,7 @@ func (r *rig) compute(n int, first int32) ([]Key, []int32) {
 	keys, blocks := r.cache.Commit(&tab, tokens, n)
 	keys, blocks = append([]Key(nil), keys...), append([]int32(nil), blocks...)
 	for i, b := range blocks {
-		r.device.blocks[b] = byte(first) + byte(i)
+		r.device.blocks[b] = byte(first + i)
 	}
 	r.Offer(keys, blocks)
 	r.cache.Free(&tab)
@@ -126,7 +127,7 @@ func (r *rig) stored() { r.t.Helper(); r.until(func() bool { return r.Stats().Pe
 
 func TestStoreAndLoad(t *testing.T) {
 	r := newRig(t, 0)
-	keys, blocks := r.compute(4, 10)
+	keys, blocks := r.compute(4)
 	r.stored()
 	assert.Equal(t, Stats{Blocks: 4, Capacity: 8, Stored: 4}, r.Stats())
 	assert.Zero(t, r.cache.Stats().Used, "nothing is held any more")
@@ -152,7 +153,7 @@ func TestInFlight(t *testing.T) {
 	r := newRig(t, 0)
 	begun, finish := make(chan struct{}, 8), make(chan struct{})
 	r.conn.store = func(context.Context) error { begun <- struct{}{}; <-finish; return nil }
-	keys, blocks := r.compute(3, 10)
+	keys, blocks := r.compute(3)
 	<-begun
 	assert.Equal(t, 3, r.cache.Stats().Used)
 	var inUse *kvcache.InUseError
@@ -174,7 +175,7 @@ func TestStoreFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 0)
 			r.conn.store = fault
-			keys, _ := r.compute(3, 10)
+			keys, _ := r.compute(3)
 			r.stored()
 			assert.Equal(t, Stats{Capacity: 8, Lost: 3}, r.Stats())
 			assert.Zero(t, r.cache.Stats().Used)
@@ -182,7 +183,7 @@ func TestStoreFails(t *testing.T) {
 			assert.NoError(t, r.Err(), "a failure is no reason to stop")
 			r.conn.store = nil
 			require.NoError(t, r.cache.Reset())
-			r.compute(3, 10)
+			r.compute(3)
 			r.stored()
 			assert.Equal(t, 3, r.Match(keys))
 		})
@@ -213,7 +214,7 @@ func TestLoadFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 0)
-			keys, _ := r.compute(4, 10)
+			keys, _ := r.compute(4)
 			r.stored()
 			r.Tier.conn = failing{r.conn, keys[2], fault}
 			got := -1
@@ -234,7 +235,7 @@ func (empty) Load(context.Context, Key, func([]byte) error) error { return nil }
 
 func TestLoadGivesNothing(t *testing.T) {
 	r := newRig(t, 0)
-	keys, _ := r.compute(2, 10)
+	keys, _ := r.compute(2)
 	r.stored()
 	r.Tier.conn = empty{r.conn}
 	got := -1
@@ -264,9 +265,9 @@ func TestHang(t *testing.T) {
 				release := make(chan struct{})
 				if store {
 					r.conn.store = hang(wellBehaved, release)
-					r.compute(3, 10)
+					r.compute(3)
 				} else {
-					keys, _ := r.compute(3, 10)
+					keys, _ := r.compute(3)
 					r.stored()
 					r.conn.load = hang(wellBehaved, release)
 					got := -1
@@ -296,7 +297,7 @@ func TestHang(t *testing.T) {
 				assert.NoError(t, r.Err(), "it is back in use")
 				r.conn.store, r.conn.load = nil, nil
 				require.NoError(t, r.cache.Reset())
-				keys, _ := r.compute(3, 10)
+				keys, _ := r.compute(3)
 				r.stored()
 				assert.Equal(t, 3, r.Match(keys))
 			})
@@ -309,7 +310,7 @@ func TestCloseOfAHang(t *testing.T) {
 	r := newRig(t, 20*time.Millisecond)
 	begun, release := make(chan struct{}), make(chan struct{})
 	r.conn.store = func(context.Context) error { close(begun); <-release; return nil }
-	r.compute(1, 10)
+	r.compute(1)
 	<-begun
 	var busy *BusyError
 	require.ErrorAs(t, r.Close(context.Background()), &busy)
@@ -323,7 +324,7 @@ func TestYield(t *testing.T) {
 	begun, finish := make(chan struct{}, 8), make(chan struct{})
 	r.conn.store = func(context.Context) error { begun <- struct{}{}; <-finish; return nil }
 	assert.False(t, r.Yield())
-	keys, _ := r.compute(3, 10)
+	keys, _ := r.compute(3)
 	<-begun
 	for left := 2; left >= 0; left-- {
 		assert.True(t, r.Yield())
@@ -340,7 +341,7 @@ func TestYield(t *testing.T) {
 // A load that is given up calls nobody, and its blocks can be given back at once.
 func TestLoadGivenUp(t *testing.T) {
 	r := newRig(t, 0)
-	keys, _ := r.compute(3, 10)
+	keys, _ := r.compute(3)
 	r.stored()
 	begun, finish := make(chan struct{}, 8), make(chan struct{})
 	r.conn.load = func(context.Context) error { begun <- struct{}{}; <-finish; return nil }
@@ -357,7 +358,7 @@ func TestLoadGivenUp(t *testing.T) {
 func TestResetGivesUpStores(t *testing.T) {
 	r := newRig(t, 0)
 	r.conn.store = hang(true, nil)
-	keys, _ := r.compute(5, 10)
+	keys, _ := r.compute(5)
 	require.NoError(t, r.Reset(t.Context()))
 	assert.Zero(t, r.cache.Stats().Used)
 	require.NoError(t, r.cache.Reset())
