@@ -12,6 +12,7 @@ import (
 
 	"github.com/enginetest/enginetest/gpuwait"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 const waitCodes = `Exit codes: 0 clear, 1 not clear (the message says who holds the memory), 2 wrong usage, 3 cannot measure (no GPU, no driver,
@@ -67,7 +68,7 @@ the larger counts. It gives up early when the reading has not moved for a while 
 			if err != nil {
 				return waitError(err)
 			}
-			opts := []gpuwait.Option{gpuwait.Devices(names...), gpuwait.Timeout(timeout), gpuwait.Reproduce(strings.Join(append([]string{cmd.CommandPath()}, names...), " "))}
+			opts := []gpuwait.Option{gpuwait.Devices(names...), gpuwait.Timeout(timeout), gpuwait.Reproduce(commandLine(cmd, names))}
 			if cmd.Flags().Changed("patience") {
 				opts = append(opts, gpuwait.Patience(patience))
 			}
@@ -112,6 +113,13 @@ func waitCondition(cmd *cobra.Command, ratio float64, bytes string, settled time
 		cond = cond.Settled(settled, 64<<20)
 	}
 	return cond, nil
+}
+
+// commandLine is the command as it was called, but for the shell's quotes.
+func commandLine(cmd *cobra.Command, names []string) string {
+	words := []string{cmd.CommandPath()}
+	cmd.Flags().Visit(func(f *pflag.Flag) { words = append(words, "--"+f.Name+"="+f.Value.String()) })
+	return strings.Join(append(words, names...), " ")
 }
 
 // waitError gives an error gpuwait's exit code.

@@ -4,7 +4,7 @@
 //	enginetest serve      a checkpoint over OpenAI's API
 //	enginetest gpus       the GPUs, their memory and who holds it
 //	enginetest wait       until GPU memory is clear, for scripts and workflows
-//	enginetest bench      speed and cost of the engine's life, as JSON
+//	enginetest bench      speed, and what a whole life of the engine costs
 //
 // It exits with 0 when done, 1 when it failed and 2 when it was used wrongly; wait and gpus have codes of their own, in their help. Errors go
 // to standard error only.

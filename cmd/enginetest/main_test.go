@@ -273,3 +273,9 @@ func FuzzBatch(f *testing.F) {
 		}
 	})
 }
+
+func TestWaitIsReproducedAsCalled(t *testing.T) {
+	cmd := waitCommand()
+	require.NoError(t, cmd.ParseFlags([]string{"--timeout", "90s", "--ratio", "0.05"}))
+	assert.Equal(t, "wait --timeout=1m30s --ratio=0.05 GPU-1", commandLine(cmd, []string{"GPU-1"}))
+}
