@@ -122,8 +122,15 @@ func commandLine(cmd *cobra.Command, names []string) string {
 	return strings.Join(append(words, names...), " ")
 }
 
-// waitError gives an error gpuwait's exit code.
-func waitError(err error) error { return codeError{err, gpuwait.ExitCode(err)} }
+// waitError gives an error gpuwait's exit code, and names flags where gpuwait names its options.
+func waitError(err error) error {
+	return codeError{errors.New(asFlags.Replace(err.Error())), gpuwait.ExitCode(err)}
+}
+
+var asFlags = strings.NewReplacer(
+	"gpuwait.Timeout(d)", "--timeout", "gpuwait.KeepWaiting()", "--patience=0", "gpuwait.Patience(d)", "--patience",
+	"gpuwait.Delta(baseline, slack) or a larger bound; memory kept on purpose: gpuwait.Own(uuid, name, bytes)", "a larger --ratio or --bytes",
+)
 
 // printReport prints what has a text form and a JSON form.
 func printReport(w io.Writer, v fmt.Stringer, asJSON bool) error {

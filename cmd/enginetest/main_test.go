@@ -18,6 +18,7 @@ import (
 
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/gpuwait/gpuwaittest"
 )
 
 func command(stdin string, args ...string) (code int, stdout, stderr string) {
@@ -272,6 +273,17 @@ func FuzzBatch(f *testing.F) {
 			t.Fatal("no requests and no error")
 		}
 	})
+}
+
+func TestWaitNamesItsFlags(t *testing.T) {
+	held := gpuwaittest.Step{Used: 60, Holders: []gpuwait.Holder{{PID: os.Getpid(), Bytes: 60, Known: true}}}
+	for flag, option := range map[string]gpuwait.Option{"--timeout": gpuwait.Timeout(time.Millisecond), "--patience=0": gpuwait.Patience(time.Millisecond)} {
+		_, err := gpuwait.Clear(t.Context(), gpuwaittest.New(gpuwaittest.Device{Total: 100, Steps: []gpuwaittest.Step{held}}), gpuwait.Bytes(0), option)
+		text := waitError(err).Error()
+		assert.Contains(t, text, flag)
+		assert.Contains(t, text, "a larger --ratio or --bytes")
+		assert.NotContains(t, strings.ReplaceAll(text, "gpuwait: ", ""), "gpuwait.")
+	}
 }
 
 func TestWaitIsReproducedAsCalled(t *testing.T) {
