@@ -204,6 +204,11 @@ func TestDo(t *testing.T) {
 
 	require.NoError(t, w.Do(func() error { return w.Do(func() error { return w.Synchronize() }) }), "Do inside Do")
 
+	require.NoError(t, w.Do(func() error {
+		require.ErrorAs(t, w.Do(func() error { panic(assert.AnError) }), &p, "a panic inside ends the inner Do alone")
+		return w.Synchronize()
+	}))
+
 	t.Run("from many goroutines", func(t *testing.T) {
 		var wg sync.WaitGroup
 		var n int // no lock: jobs run one after the other

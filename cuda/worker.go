@@ -129,35 +129,44 @@ func (w *Worker) loop(begin func() error, started chan<- error) {
 	}
 }
 
+// guard runs fn and makes an error of its panic.
+func (w *Worker) guard(fn func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Worker: w.name, Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return fn()
+}
+
 // run does one job. A job that ends its goroutine (t.FailNow does) ends the thread as well: another one takes over.
 func (w *Worker) run(j *job) {
 	finished := false
 	w.since.Store(time.Now().UnixNano())
 	defer func() {
 		w.since.Store(0)
-		if v := recover(); v != nil {
-			j.err = &PanicError{Worker: w.name, Value: v, Stack: debug.Stack()}
-		} else if !finished {
+		if !finished {
 			j.exit = true
 			unregisterThread(w.tid.Swap(0))
 			go w.loop(func() error { return w.call(&w.d.fn.ctxSetCurrent, w.ctx.Load()) }, nil)
 		}
 		close(j.done)
 	}()
-	j.err = j.run()
+	j.err = w.guard(j.run)
 	finished = true
 }
 
-// Do runs fn on the worker's thread and returns its error. A hop costs about 11 µs, so make one per engine step and not one per driver
-// call. A panic in fn becomes a [PanicError]; runtime.Goexit in fn (t.FailNow) ends the caller's goroutine as it would without Do. Do inside
-// Do runs fn at once. Jobs of several goroutines run one after the other.
+// Do runs fn on the worker's thread and returns its error. A hop costs about 11 µs, and 25 when fn took so long (a millisecond) that the caller's
+// processor went to sleep: make one per engine step and not one per driver call, or one for all steps. A panic in fn becomes a [PanicError];
+// runtime.Goexit in fn (t.FailNow) ends the caller's goroutine as it would without Do. Do inside Do runs fn at once. Jobs of several goroutines run
+// one after the other.
 func (w *Worker) Do(fn func() error) error { return w.DoContext(context.Background(), fn) }
 
 // DoContext is Do, and gives up waiting when ctx ends, with a [HangError] that says what the thread is doing: fn itself (which goes on), or
 // another job (then fn never runs).
 func (w *Worker) DoContext(ctx context.Context, fn func() error) error {
 	if w.onThread() {
-		return fn()
+		return w.guard(fn)
 	}
 	if w.closed.Load() {
 		return &MisuseError{"Do", ErrClosed, w.name}

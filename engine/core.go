@@ -96,9 +96,10 @@ func (c *core) post(f func()) {
 	}
 }
 
-// loop is the engine's goroutine: it serves until the engine is to stop or fails, and gives everything back once it is to stop.
+// loop is the engine's goroutine: it serves until the engine is to stop or fails, and gives everything back once it is to stop. A step needs no hop to the
+// runner's thread, because the loop is there already.
 func (c *core) loop() {
-	if err := c.serve(); err != nil && c.life.Err() == nil {
+	if err := modelrunner.OnThread(c.runner, c.serve); err != nil && c.life.Err() == nil {
 		c.fail(err)
 		<-c.life.Done()
 	} else if err != nil && !errors.Is(err, ErrInjected) {

@@ -146,12 +146,14 @@ func (r *Runner) fetch(s *step, rows []wanted) error {
 	if !r.share.First() {
 		return r.stream.Synchronize()
 	}
-	if err := w.memory.CopyToAsync(r.in.tokens, 0, w.tokensOut, 4*n, r.stream); err != nil {
-		return err
-	}
-	if s.sifted && slices.ContainsFunc(rows, func(w wanted) bool { return w.logprobs >= 0 }) {
-		if err := w.memory.CopyToAsync(r.in.tokens, 4*logitRows, w.found, n*foundBytes, r.stream); err != nil {
+	if s.sifted { // otherwise the tokens are there already
+		if err := w.memory.CopyToAsync(r.in.tokens, 0, w.tokensOut, 4*n, r.stream); err != nil {
 			return err
+		}
+		if slices.ContainsFunc(rows, func(w wanted) bool { return w.logprobs >= 0 }) {
+			if err := w.memory.CopyToAsync(r.in.tokens, 4*logitRows, w.found, n*foundBytes, r.stream); err != nil {
+				return err
+			}
 		}
 	}
 	bytes := int64(4 * r.VocabSize)

@@ -89,15 +89,19 @@ func (m *groupMeasurement) open(n int, o Options) modelrunner.Runner {
 func (m *groupMeasurement) steps(name string, r modelrunner.Runner) {
 	for _, n := range []int{1, 32} {
 		var times []time.Duration
-		for i := range 60 {
-			b := batchOf(n, 128+i, 1)
-			began := time.Now()
-			_, err := r.Execute(b)
-			require.NoError(m.t, err)
-			if i >= 8 {
-				times = append(times, time.Since(began))
+		require.NoError(m.t, modelrunner.OnThread(r, func() error {
+			for i := range 60 {
+				b := batchOf(n, 128+i, 1)
+				began := time.Now()
+				if _, err := r.Execute(b); err != nil {
+					return err
+				}
+				if i >= 8 {
+					times = append(times, time.Since(began))
+				}
 			}
-		}
+			return nil
+		}))
 		step := median(times)
 		m.line("%s: decode of %d: %.3f ms a step (least %.3f), %.0f tok/s", name, n, step.Seconds()*1e3, times[0].Seconds()*1e3, float64(n)/step.Seconds())
 	}

@@ -1,7 +1,7 @@
 // Package cudarunner executes engine steps on a CUDA device: the weights, the KV cache and the sampler of one GPU.
 //
 // It computes what the CPU runner of internal/modelrunner computes, in the same order. Decode steps of up to 64 sequences are CUDA graphs, one a size; everything else
-// is launched kernel by kernel. One step is one hop to the device's thread.
+// is launched kernel by kernel. One step is one hop to the device's thread, and none from that thread itself (OnThread).
 //
 // Precision. The residual stream, norms, attention and sampling are float32. Float32 checkpoints are multiplied in float32 (no tf32). For 16-bit checkpoints one
 // sequence alone is multiplied with float32 activations; tensor cores take activations of the weights' type: as the sum of two where that costs nothing (models below
@@ -79,6 +79,7 @@ type Runner struct {
 var (
 	_ modelrunner.Runner       = (*Runner)(nil)
 	_ modelrunner.SleepingRank = (*Runner)(nil)
+	_ modelrunner.Threaded     = (*Runner)(nil)
 )
 
 // Owners in the ledger that more than one place names.
@@ -250,6 +251,9 @@ func (r *Runner) FreeMemory() (free, total int64, err error) {
 	const reserve = 128 << 20
 	return max(free-reserve, 0), total, err
 }
+
+// OnThread implements [modelrunner.Threaded].
+func (r *Runner) OnThread(f func() error) error { return r.worker.Do(f) }
 
 // AllocateKV implements [modelrunner.Runner].
 func (r *Runner) AllocateKV(blocks int) error {

@@ -13,7 +13,7 @@ import (
 type staging struct {
 	host   *cuda.Pinned
 	device *cuda.Memory
-	tokens *cuda.Pinned // the drawn ones, on their way back, and what was found for log-probabilities
+	tokens *cuda.Pinned // the drawn ones, written by a kernel or copied, and what was found for log-probabilities
 }
 
 // make takes room for so many bytes of inputs.
@@ -28,6 +28,7 @@ func (g *staging) make(r *Runner, bytes int64) error {
 		if g.tokens, err = r.worker.AllocPinned("staging", logitRows*(4+foundBytes)); err != nil {
 			return err
 		}
+		clear(g.tokens.Bytes()) // the kernels of the stand-in for libcuda write none
 		r.own("staging", logitRows*(4+foundBytes), g.tokens.Free)
 		r.own("staging", bytes, g.free) // of what is there by then
 	}

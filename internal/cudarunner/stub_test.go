@@ -42,14 +42,16 @@ func openDir(t *testing.T, v cuda.Device, dir string, o Options) (*Runner, error
 }
 
 // TestLifeOnStub: prompts, decode steps with and without graphs, host sampling, growth of the inputs; and nothing left. With the PTX and with the machine code, which
-// has the same kernels with the same parameters: the stand-in reads both.
+// has the same kernels with the same parameters: the stand-in reads both. From outside and on the runner's thread.
 func TestLifeOnStub(t *testing.T) {
 	for _, ptx := range []bool{true, false} {
-		t.Run(fmt.Sprint("PTX ", ptx), func(t *testing.T) { lifeOnStub(t, ptx) })
+		for _, onThread := range []bool{false, true} {
+			t.Run(fmt.Sprintf("PTX %v, on the thread %v", ptx, onThread), func(t *testing.T) { lifeOnStub(t, ptx, onThread) })
+		}
 	}
 }
 
-func lifeOnStub(t *testing.T, ptx bool) {
+func lifeOnStub(t *testing.T, ptx, onThread bool) {
 	s, v := stubDevice(t)
 	l := ledger.New(true)
 	ckpt, err := checkpoint.Open(fixtures.Bundled())
@@ -70,7 +72,15 @@ func lifeOnStub(t *testing.T, ptx bool) {
 		}
 		d.add(prompts(1000, 30+20*(i%3))[0], 5, p)
 	}
-	d.generate(r, 25)
+	steps := func() error {
+		d.generate(r, 25)
+		return nil
+	}
+	if onThread {
+		require.NoError(t, r.OnThread(steps))
+	} else {
+		require.NoError(t, steps())
+	}
 	graphs := 0
 	for _, h := range r.Holdings() {
 		if h.Owner == "cuda_graphs" {

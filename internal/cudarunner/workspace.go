@@ -34,7 +34,7 @@ type workspace struct {
 	logits          int64    // [logitRows, VocabSize] float32
 	h1, attn1, mlp1 int64    // of a single row, float32
 	partial, done   int64    // of split attention
-	best, tokensOut int64    // of the draw
+	best, tokensOut int64    // of the draw; tokens only from sift.cu, which reads them again
 
 	edited                                  int64 // [logitRows, VocabSize] float32: logits of rows with penalties and the like
 	tops, bins, borders, lists, kept, found int64 // of sift.cu

@@ -180,6 +180,9 @@ func (g *Group) Execute(b *Batch) (results []SeqResult, err error) {
 	return results, nil
 }
 
+// OnThread implements [Threaded]: the first rank's thread, which is where its part of Execute runs.
+func (g *Group) OnThread(f func() error) error { return OnThread(g.ranks[0], f) }
+
 // Ranks are the runners of the devices, in order.
 func (g *Group) Ranks() []Rank { return g.ranks }
 

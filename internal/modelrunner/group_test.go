@@ -312,3 +312,34 @@ func TestMeetingGathers(t *testing.T) {
 		return nil
 	}))
 }
+
+// threadedRank has a thread, as far as OnThread can tell.
+type threadedRank struct {
+	*fakeRank
+	on bool
+}
+
+func (r *threadedRank) OnThread(f func() error) error {
+	r.on = true
+	defer func() { r.on = false }()
+	return f()
+}
+
+// A group's thread is that of its first rank.
+func TestGroupOnThread(t *testing.T) {
+	r, ranks, _ := fakeGroup(t, 2)
+	planted, ran := errors.New("planted"), 0
+	f := func() error { ran++; return planted }
+	require.ErrorIs(t, OnThread(r, f), planted, "no rank has a thread")
+
+	g := r.(*sleepingGroup)
+	first, second := &threadedRank{fakeRank: ranks[0]}, &threadedRank{fakeRank: ranks[1]}
+	g.ranks[0], g.ranks[1] = first, second
+	require.ErrorIs(t, OnThread(r, func() error {
+		require.True(t, first.on)
+		require.False(t, second.on, "its part of a step is done by another goroutine, which has to get at the thread")
+		return f()
+	}), planted)
+	require.Equal(t, 2, ran)
+	require.False(t, first.on)
+}

@@ -52,6 +52,21 @@ type Runner interface {
 	Close() error
 }
 
+// Threaded is a Runner that has a thread of its own.
+type Threaded interface {
+	// OnThread runs f on the thread, where calls of the runner need no hop to it, and gives f's error. The thread does nothing else meanwhile.
+	// Close comes after.
+	OnThread(f func() error) error
+}
+
+// OnThread runs f on the thread of r, or on this one if r has none.
+func OnThread(r Runner, f func() error) error {
+	if t, ok := r.(Threaded); ok {
+		return t.OnThread(f)
+	}
+	return f()
+}
+
 // Sleeper is a Runner that can give its device memory back for a while. Between Sleep and the calls that undo it, Execute is an error.
 type Sleeper interface {
 	// Sleep frees the device memory, all of it; with keep the weights stay on the host, or on the device when the host has no room for them (then that
