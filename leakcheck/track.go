@@ -41,6 +41,9 @@ func Track(name string, v any, opts ...Option) *Ref {
 	return r
 }
 
+// Err is why the object cannot be tracked, an error that wraps [ErrNotTrackable]; nil when it can.
+func (r *Ref) Err() error { return r.err }
+
 func (r *Ref) watch(v reflect.Value) (err error) {
 	bad := func(format string, a ...any) error {
 		return fmt.Errorf("%w: %q: %s", ErrNotTrackable, r.name, fmt.Sprintf(format, a...))

@@ -41,6 +41,9 @@ func (r *Runner) BeamSearch(prompt engine.Request, width, maxTokens int) []Beam 
 			if ids == nil {
 				ids = out.PromptTokenIDs
 			}
+			if len(out.Completions[0].Logprobs) == 0 {
+				r.t.Fatalf("runner: beam search: %T.Generate gave no log-probabilities", r.running())
+			}
 			for _, lp := range out.Completions[0].Logprobs[0] {
 				b := Beam{TokenIDs: append(slices.Clone(live[i].TokenIDs), lp.TokenID), Text: live[i].Text + lp.Token, Logprob: live[i].Logprob + float64(lp.Logprob)}
 				b.Score = score(b, len(ids), eos)

@@ -1,7 +1,6 @@
 package runner_test
 
 import (
-	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -14,16 +13,6 @@ import (
 	"github.com/enginetest/enginetest/fixtures/fault"
 	"github.com/enginetest/enginetest/runner"
 )
-
-func ExampleNew() {
-	t := &fakeTB{name: "ExampleNew"} // a *testing.T in a test
-	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu"})
-	fmt.Println(r.GenerateGreedy("2+3=", 8).Text)
-	fmt.Println(r.Stop().Err())
-	// Output:
-	// 5
-	// <nil>
-}
 
 func TestBundledEngine(t *testing.T) {
 	r := runner.New(t, runner.Config{Model: fixtures.Bundled()})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/leakcheck"
@@ -29,8 +30,12 @@ func (r *Runner) TryGenerate(reqs ...engine.Request) (outs []engine.Output, err 
 		return nil, r.stopped()
 	}
 	r.fixture.scope.Do(func() { outs, err = e.Generate(r.ctx, reqs...) })
-	if err == nil && len(outs) != len(reqs) {
+	switch bare := slices.IndexFunc(outs, func(o engine.Output) bool { return len(o.Completions) == 0 }); {
+	case err != nil:
+	case len(outs) != len(reqs):
 		err = fmt.Errorf("%T.Generate gave %d outputs for %d requests", e, len(outs), len(reqs))
+	case bare >= 0:
+		err = fmt.Errorf("%T.Generate gave no completion for request %d of %d", e, bare+1, len(reqs))
 	}
 	return outs, err
 }

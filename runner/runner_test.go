@@ -50,6 +50,9 @@ func (e *toy) Generate(_ context.Context, reqs ...engine.Request) ([]engine.Outp
 			return nil, errors.New("toy: empty prompt")
 		}
 		outs[i] = engine.Output{Prompt: r.Prompt, Completions: []engine.Completion{{Text: r.Prompt}}}
+		if r.Prompt == "say nothing" {
+			outs[i].Completions = nil
+		}
 	}
 	return outs, nil
 }
@@ -311,6 +314,10 @@ func TestErrorsOfTheEngineFailTheTest(t *testing.T) {
 	})
 	require.Len(t, failures, 1)
 	assert.Contains(t, failures[0], "empty prompt")
+	failures = run(func(ft *fakeTB) { runner.Start(ft, openToy, noGPU...).GenerateGreedy("say nothing", 1) })
+	assert.Equal(t, []string{"runner: generate: *runner_test.toy.Generate gave no completion for request 1 of 1"}, failures)
+	failures = run(func(ft *fakeTB) { runner.Start(ft, openToy, noGPU...).BeamSearch(engine.Request{Prompt: "x"}, 2, 2) })
+	assert.Equal(t, []string{"runner: beam search: *runner_test.toy.Generate gave no log-probabilities"}, failures)
 }
 
 func TestStopTwiceAndUseAfter(t *testing.T) {

@@ -158,7 +158,7 @@ func (f *Fixture) goroutines(ctx context.Context) (string, error) {
 
 func (f *Fixture) references(ctx context.Context) (string, error) {
 	if len(f.refs) == 0 {
-		return "", skipped("no engine was started")
+		return "", skipped("no engine was started, or one that refers to nothing")
 	}
 	err := leakcheck.Released(ctx, f.refs...)
 	if err != nil && leaving() && onOwnStack(err) {
