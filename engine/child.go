@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/internal/proc"
+	"github.com/enginetest/enginetest/internal/procfs"
 	"github.com/enginetest/enginetest/internal/wire"
 	"github.com/enginetest/enginetest/ledger"
 )
@@ -87,7 +88,7 @@ func openChild(ctx context.Context, cfg Config) (*Engine, error) {
 			<-ctx.Done() // the core's clock was first
 		}
 		if cause := context.Cause(ctx); cause != nil && !strings.Contains(err.Error(), cause.Error()) {
-			err = errors.Join(cause, err)
+			err = errors.Join(fmt.Errorf("opening %s: %w", cfg.Model, cause), err)
 		}
 		return nil, errors.Join(err, c.giveUp(grace))
 	}
@@ -198,7 +199,7 @@ func (c *child) roundTrip(ctx context.Context, name string, body []byte) ([]byte
 	if deadline, ok := ctx.Deadline(); ok {
 		o.Within = max(time.Until(deadline), 1)
 	}
-	answer := make(chan reply, 1)
+	answer, began := make(chan reply, 1), time.Now()
 	c.mu.Lock()
 	c.call++
 	o.ID = c.call
@@ -227,8 +228,19 @@ func (c *child) roundTrip(ctx context.Context, name string, body []byte) ([]byte
 	case <-c.dead:
 		return nil, c.afterlife(answer)
 	case <-time.After(grace):
-		return nil, fmt.Errorf("engine: core process %d has not answered %q: %w%s", c.proc.PID(), name, ctx.Err(), c.tail.quote())
+		return nil, fmt.Errorf("engine: core process %d%s has not answered %q for %s: %w%s",
+			c.proc.PID(), processState(c.proc.PID()), name, time.Since(began).Round(time.Millisecond), ctx.Err(), c.tail.quote())
 	}
+}
+
+// processState is the kernel's word for what a process does now, " (T (stopped))"; "" when it says nothing.
+func processState(pid int) string {
+	_, after, _ := strings.Cut(string(procfs.Read(pid, "status")), "\nState:\t")
+	state, _, found := strings.Cut(after, "\n")
+	if !found {
+		return ""
+	}
+	return " (" + state + ")"
 }
 
 // afterlife is what a call gets when the process ended: the answer it still gave, or why it ended.

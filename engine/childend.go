@@ -186,14 +186,19 @@ func (c *child) endGently(ctx context.Context, budget func(time.Duration) time.D
 		c.cause = out.Failed.unpack()
 	}
 	c.mu.Unlock()
+	err = out.Err.unpack()
+	var late *ShutdownTimeoutError
+	if errors.As(err, &late) {
+		c.phase("release", began, err.Error())
+		return nil // the next means will say where it hangs
+	}
 	began = time.Now()
 	_ = c.link.Close() // which ends it
 	if !waitFor(ctx, c.dead, budget(exitBudget)) {
 		c.phase("exit", began, "it did not")
-		return out.Err.unpack()
+		return err
 	}
 	c.phase("exit", began, howEnded(c.proc.State()))
-	err = out.Err.unpack()
 	if !c.proc.State().Success() {
 		err = errors.Join(err, fmt.Errorf("engine: shutdown: %s%s", c.ended, c.tail.quote()))
 	}

@@ -95,7 +95,7 @@ func TestSilentChildNamesTheOption(t *testing.T) {
 	<-done
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, "the engine has not started within Config.StartTimeout (500ms)")
-	assert.ErrorContains(t, err, `has not answered "open"`)
+	assert.ErrorContains(t, err, ` (T (stopped)) has not answered "open" for `)
 	assert.Less(t, time.Since(began), 10*time.Second)
 	assert.Empty(t, children())
 }

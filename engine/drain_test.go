@@ -171,5 +171,5 @@ func TestWatchdogIsSilent(t *testing.T) {
 func TestStartTimeoutNamesItself(t *testing.T) {
 	_, err := Open(t.Context(), Config{Model: tinyLlama, StartTimeout: 20 * time.Millisecond, Faults: []Fault{{Point: FaultProfile, Action: ActHang}}})
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.ErrorContains(t, err, "the engine has not started within Config.StartTimeout (20ms)")
+	assert.ErrorContains(t, err, "opening "+tinyLlama+": the profiling pass: the engine has not started within Config.StartTimeout (20ms)")
 }

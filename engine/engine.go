@@ -21,7 +21,7 @@
 //	engine: dead: step 11 hangs: a forward pass on rank 1 (cpu:1) has been running for 5m0s; Config.StepTimeout is 5m0s
 //	engine: dead: core process 4711 was killed by SIGKILL (by somebody, or by the kernel's OOM killer: dmesg knows); its log: …
 //	engine: core process killed: SIGKILL ended it, because it did not shut down by itself: …
-//	opening MODEL: the engine has not started within Config.StartTimeout (10m0s): context deadline exceeded
+//	opening MODEL: loading: the engine has not started within Config.StartTimeout (10m0s): context deadline exceeded
 //	engine: 64.0 MiB of device memory still held after shutdown, allocations: 1
 //	      64.0 MiB  kv_cache     cpu:0 (mapped)
 package engine
@@ -69,10 +69,13 @@ func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {
 	stop := context.AfterFunc(ctx, c.end)
 	err = c.build(ctx, load)
 	if !stop() || err != nil {
-		if cause := context.Cause(ctx); err == nil || err == ctx.Err() { //nolint:errorlint // itself: what wraps it says more
-			err = cause
-		} else if cause != nil {
-			err = errors.Join(cause, err)
+		if ctx.Err() != nil {
+			cause := fmt.Errorf("%s: %w", c.doing(), context.Cause(ctx))
+			if err == nil || err == ctx.Err() { //nolint:errorlint // itself: what wraps it says more
+				err = cause
+			} else {
+				err = errors.Join(cause, err)
+			}
 		}
 		c.release()
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", cfg.Model, err), c.result)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"runtime"
+	"time"
 )
 
 // Generate answers requests, in order. All of them are checked before any is started.
@@ -22,6 +23,7 @@ func (e *Engine) Generate(ctx context.Context, reqs ...Request) ([]Output, error
 	if err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	outs := make([]Output, len(rs))
 	var errs []error
 	for i, r := range rs {
@@ -32,7 +34,8 @@ func (e *Engine) Generate(ctx context.Context, reqs ...Request) ([]Output, error
 			over = true
 		case <-ctx.Done():
 			e.b.abort(rs...)
-			return nil, fmt.Errorf("engine: %d of %d requests aborted: %w", unfinished(rs), len(rs), ctx.Err())
+			return nil, fmt.Errorf("engine: %d of %d requests aborted after %s, the first of them %s: %w",
+				unfinished(rs[i:]), len(rs), time.Since(began).Round(time.Millisecond), r.id, ctx.Err())
 		}
 		out, err := r.result(over, e.b)
 		outs[i] = out

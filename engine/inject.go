@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/enginetest/enginetest/internal/modelrunner"
+	"github.com/enginetest/enginetest/ledger"
 )
 
 // faults are the injected ones of an engine. Each fires at most once on a rank, so that what comes after a failure can be tested too.
@@ -55,8 +56,13 @@ func (f *faults) hooks(rank int) modelrunner.Hooks {
 		return modelrunner.Hooks{}
 	}
 	return modelrunner.Hooks{
-		Load:     func() error { return f.pass(FaultLoad, rank) },
-		Allocate: func(string, int64) error { return f.pass(FaultAllocate, rank) },
+		Load: func() error { return f.pass(FaultLoad, rank) },
+		Allocate: func(owner string, bytes int64) error {
+			if err := f.pass(FaultAllocate, rank); err != nil {
+				return fmt.Errorf("allocation of %s for %s: %w", ledger.FormatBytes(bytes), owner, err)
+			}
+			return nil
+		},
 		Forward: func() error {
 			if f.profiling.Load() {
 				return f.pass(FaultProfile, rank)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/enginetest/enginetest/internal/modelrunner"
 	"github.com/enginetest/enginetest/ledger"
@@ -115,8 +116,24 @@ func (c *core) ask(ctx context.Context, what string, check func() error, do func
 	case <-c.done:
 		return c.err()
 	case <-ctx.Done():
-		return fmt.Errorf("engine: %s: still in %s: %w", what, c.doing(), ctx.Err())
 	}
+	select {
+	case err := <-result: // just in time
+		return err
+	default:
+		return c.unfinished(what, ctx.Err())
+	}
+}
+
+// unfinished says how far the loop has come with what it was asked for.
+func (c *core) unfinished(what string, cause error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	how, phase := "not begun", c.current()
+	if c.phase == what {
+		how = "not finished"
+	}
+	return fmt.Errorf("engine: %s %s (%s, for %s): %w", what, how, phase, time.Since(c.since).Round(time.Millisecond), cause)
 }
 
 // fallAsleep ends all requests, forgets all prefixes and gives the device memory back.
