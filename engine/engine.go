@@ -64,6 +64,9 @@ func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.StartTimeout, errStartTimeout(cfg.StartTimeout))
 	defer cancel()
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("opening %s: %w", cfg.Model, context.Cause(ctx))
+	}
 	c := newCore(cfg)
 	c.openedAt = callers(3)
 	stop := context.AfterFunc(ctx, c.end)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -65,26 +64,17 @@ type server struct {
 	url    string
 	client *http.Client
 	stdout *bufio.Reader
-	stderr *lockedBuffer
+	stderr logFile
 	exited chan struct{}
 	code   int // when exited is closed
 }
 
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
+// logFile is what a process writes to standard error: a file, because all of it is there when the process has ended.
+type logFile string
 
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+func (f logFile) String() string {
+	text, _ := os.ReadFile(string(f))
+	return string(text)
 }
 
 // spawn starts this test binary with an environment that makes it another program.
@@ -95,9 +85,12 @@ func spawn(t *testing.T, env string, args ...string) *server {
 	}
 	exe, err := os.Executable()
 	require.NoError(t, err)
-	s := &server{t: t, cmd: exec.Command(exe, args...), stderr: &lockedBuffer{}, exited: make(chan struct{}), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	s := &server{t: t, cmd: exec.Command(exe, args...), stderr: logFile(filepath.Join(t.TempDir(), "stderr")), exited: make(chan struct{}), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	s.cmd.Env = append(os.Environ(), env)
-	s.cmd.Stderr = s.stderr
+	stderr, err := os.Create(string(s.stderr))
+	require.NoError(t, err)
+	defer stderr.Close()
+	s.cmd.Stderr = stderr
 	out, err := s.cmd.StdoutPipe()
 	require.NoError(t, err)
 	s.stdout = bufio.NewReader(out)
