@@ -26,7 +26,7 @@ func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 		return nil, err
 	}
 	out := resultsOf(b)
-	if len(r.wantedOf(b)) > 0 {
+	if wants(b) {
 		if err := call(r.options.Hooks.Sample); err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package cudarunner
 
 import (
+	"slices"
 	"unsafe"
 
 	"github.com/enginetest/enginetest/cuda"
@@ -50,8 +51,14 @@ type wanted struct {
 	host     bool          // the host does it: see [sample.Params.HostOnly]
 }
 
+// wants says whether any row of a batch is wanted.
+func wants(b *modelrunner.Batch) bool {
+	return slices.ContainsFunc(b.Seqs, func(s modelrunner.Seq) bool { return s.Sampler != nil || len(s.Targets) > 0 })
+}
+
 // wantedOf lists the rows of a batch that are wanted.
-func (r *Runner) wantedOf(b *modelrunner.Batch) (rows []wanted) {
+func (r *Runner) wantedOf(b *modelrunner.Batch) []wanted {
+	rows := make([]wanted, 0, len(b.Seqs))
 	for i := range b.Seqs {
 		s := &b.Seqs[i]
 		for j := range s.Targets {
