@@ -3,6 +3,7 @@ package leakcheck
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -231,3 +232,35 @@ func TestAllow(t *testing.T) {
 		assert.Equal(t, row.want, allowed(Finding{Signature: sig}, []string{row.pattern}), row.pattern)
 	}
 }
+
+// What a goroutine in io.Copy keeps is accepted by the name of who called io.Copy: io's own name would accept all of them.
+func TestAcceptedByTheCaller(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	done := make(chan bool)
+	ref := copyTo(newEngine("copy"), r, done)
+	err = ref.Released(ctx)
+	require.ErrorContains(t, err, "in io.")
+	const caller = "github.com/enginetest/enginetest/leakcheck.copyTo.func1"
+	require.ErrorContains(t, err, `to accept: leakcheck.Allow("`+caller+`")`)
+	var le *Error
+	require.ErrorAs(t, err, &le)
+	require.NoError(t, newError(le.Findings, []string{caller}))
+	w.Close()
+	<-done
+	require.NoError(t, ref.Released(ctx))
+}
+
+//go:noinline
+func copyTo(e *engine, r io.Reader, done chan bool) *Ref {
+	ref := Track("engine", e, brief)
+	go func() {
+		defer close(done)
+		io.Copy(e, r)
+	}()
+	time.Sleep(time.Millisecond)
+	return ref
+}
+
+func (e *engine) Write(p []byte) (int, error) { return copy(e.buf, p), nil }

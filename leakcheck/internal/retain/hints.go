@@ -37,11 +37,11 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 	case named("*time.Timer") || named("*time.Ticker"):
 		return "a time.Timer keeps its function even when it was stopped or has fired: drop the timer too"
 	case root.Kind == "cleanup":
-		return "a cleanup's function or argument reaches the object that it is attached to, so neither ever goes: pass it only what it has to free"
+		return "a cleanup keeps its function and argument until the object that it is attached to is gone, for ever when one of them reaches the object: pass it only what it has to free"
 	case named("*runtime.pinner") || strings.Contains(root.Name, "runtime.(*Pinner)"):
 		return "a runtime.Pinner keeps what it pinned: call Unpin in Close"
 	case root.Kind == "finalizer" && strings.Contains(root.Edge, "captured"):
-		return "the finalizer's closure captured what it finalizes: use its argument instead"
+		return "a finalizer's closure keeps what it captured until the object is gone, for ever when that leads to the object: use the finalizer's argument instead"
 	case root.Kind == "finalizer":
 		return "an object with a finalizer keeps all it refers to, and is never freed when that leads back to it: use runtime.AddCleanup, or break the cycle in Close"
 	case named("*context.valueCtx"):
@@ -74,6 +74,8 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 		return "a goroutine keeps what it uses until it ends: stop it in Close, and wait for it"
 	case any(func(s Step) bool { return strings.Contains(s.Note, keepsWhole) }):
 		return "a pointer to a part keeps the whole object: copy the value, or drop the pointer in Close"
+	case root.Note == notFreed:
+		return "what a package-level variable is initialised with lies in static memory and is never freed: clear its fields in Close, it is not enough to replace it"
 	case root.Kind == "global":
 		return "a package-level variable keeps it: remove the entry in Close, or hold it by a weak.Pointer"
 	}

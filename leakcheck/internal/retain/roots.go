@@ -148,111 +148,6 @@ func (x *explainer) describe(r root) (view, Step) {
 	return view{}, Step{Kind: "unknown root", Name: "(no root that the heap dump lists)", key: "unknown root"}
 }
 
-func (x *explainer) describeGlobal(r root) (view, Step) {
-	e, st := x.globalEdge(r.slot, 0)
-	st.Edge = e.label
-	return e.next, st
-}
-
-// globalEdge names the variable that a slot of the data segments lies in, and resolves the pointer there. A slot of a nameless static, which
-// the compiler makes for var x = &T{…}, is reached through the variable that points to the static.
-func (x *explainer) globalEdge(slot uint64, depth int) (edge, Step) {
-	v, ok := x.names.Global(slot)
-	users, mentioned := x.names.UsedBy(slot)
-	st := Step{Kind: "global", Addr: uintptr(slot)}
-	static, from := x.staticBase(slot)
-	if named := ok && !strings.Contains(v.Name, "..stmp_"); !named && static > mentioned && depth < 8 {
-		return x.staticEdge(slot, static, from, depth)
-	}
-	switch {
-	case ok:
-		st.Name, st.key, st.Type = v.Name, v.Name, x.names.TypeName(v)
-		if v.Type != nil {
-			st.Type = v.Type.String()
-			return x.field(v.Type, v.Addr, slot-v.Addr, ""), st
-		}
-		return x.partEdge(x.names.Part(v, slot-v.Addr), slot), st
-	case len(users) > 0:
-		st.Name = "a variable used by " + x.userFunc(users)
-		st.key = st.Name
-		return x.ifaceAt(slot, offset(slot-mentioned)), st
-	}
-	st.Name, st.key = fmt.Sprintf("at %#x in the data segment (its name is unknown: %s)", slot, x.names.Why), "data segment"
-	return x.ifaceAt(slot, ""), st
-}
-
-func offset(n uint64) string {
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprintf("+%#x", n)
-}
-
-func (x *explainer) staticEdge(slot, base, from uint64, depth int) (edge, Step) {
-	e, st := x.globalEdge(from, depth+1)
-	if e.next.known() {
-		inner := x.edge(e.next, slot)
-		inner.label = e.label + inner.label
-		return inner, st
-	}
-	if e.behind.Known() {
-		part := x.names.Behind(e.behind, slot-base)
-		part.Label = e.label + part.Label
-		return x.partEdge(part, slot), st
-	}
-	return x.ifaceAt(slot, e.label+offset(slot-base)), st
-}
-
-// partEdge resolves a slot in a variable whose type only DWARF knows.
-func (x *explainer) partEdge(p symbols.Part, slot uint64) edge {
-	switch {
-	case p.Type != nil:
-		return x.field(p.Type, slot-p.In, p.In, p.Label)
-	case p.Elem != nil:
-		v := oneValue(p.Elem, x.d.Word(slot))
-		if p.Slice {
-			v.n, v.slice = x.d.Word(slot+8), true
-		}
-		return edge{ok: true, label: p.Label, next: v}
-	}
-	e := x.ifaceAt(slot, p.Label)
-	e.behind = p
-	return e
-}
-
-var initializer = regexp.MustCompile(`\.init(\.\d+)?$`)
-
-// userFunc picks the function that says most: the user's own, not an initializer.
-func (x *explainer) userFunc(users []string) string {
-	rank := func(f string) int {
-		switch {
-		case internalName(f):
-			return 2
-		case initializer.MatchString(f):
-			return 1
-		}
-		return 0
-	}
-	return slices.MinFunc(users, func(a, b string) int { return rank(a) - rank(b) })
-}
-
-// staticBase finds the largest pointer in the data segments that points at or below a nearby slot there: the start of a nameless static (the
-// compiler makes them for var x = &T{…}), and the variable that points to it.
-func (x *explainer) staticBase(slot uint64) (base, from uint64) {
-	for i := range x.d.Segments {
-		s := &x.d.Segments[i]
-		for _, off := range x.d.SegmentPointers(s) {
-			v := binary.LittleEndian.Uint64(s.Data[off:])
-			if v > base && v <= slot && slot-v < 1<<16 {
-				if g, ok := x.names.Global(v); !ok || strings.Contains(g.Name, "..stmp_") {
-					base, from = v, s.Addr+off
-				}
-			}
-		}
-	}
-	return base, from
-}
-
 // goroutineName gives `20 [chan receive] in llm.(*Loop).run llm/loop.go:75, created by llm.Start`.
 func (x *explainer) goroutineName(i int, at string) string {
 	g := x.d.Goroutines[i]
@@ -305,6 +200,9 @@ func (x *explainer) describeFrame(r root) (view, Step) {
 		}
 	}
 	st.Name, st.key = x.goroutineName(f.Goroutine, " in "+place(fn, file, line)), "goroutine in "+fn
+	if caller := x.caughtIn(fn, frames[max(0, first):], x.d.Goroutines[f.Goroutine].GoPC); caller != "" {
+		st.key += " < " + caller
+	}
 	label := fmt.Sprintf("stack slot +%#x", r.slot-f.SP)
 	if named {
 		label = "local " + l.Name
@@ -322,6 +220,22 @@ func (x *explainer) describeFrame(r root) (view, Step) {
 	}
 	st.Edge = e.label
 	return e.next, st
+}
+
+// plumbing matches functions of the standard library that anything may wait in: their names would accept every goroutine that does.
+var plumbing = regexp.MustCompile(`^(io|bufio|net|context|crypto/tls)\.`)
+
+// caughtIn names who called or created the plumbing that a goroutine stands in; "" when it stands in none.
+func (x *explainer) caughtIn(fn string, frames []int, created uint64) string {
+	if !plumbing.MatchString(fn) {
+		return ""
+	}
+	for _, k := range frames {
+		if c := x.d.Frames[k].Func; !plumbing.MatchString(c) && !internalName(c) {
+			return c
+		}
+	}
+	return symbols.FuncOf(created)
 }
 
 var goWrapper = regexp.MustCompile(`\.gowrap\d+$`)

@@ -157,7 +157,7 @@ func foldRuns(steps []Step) (out []Step) {
 
 // foldRoot replaces the runtime's way to a timer, to a cleanup's argument, and the testing package's to a cleanup, by what the user wrote.
 func (x *explainer) foldRoot(p *Path) {
-	if s := p.Steps; s[0].Kind == "cleanup" && len(s) > 2 && s[1].Size == 8 && s[1].key == "object" { // the copy of an argument that is one pointer
+	if s := p.Steps; s[0].Kind == "cleanup" && len(s) > 2 && s[1].Size == 8 { // the copy of an argument that is one pointer
 		s[0].Edge = "argument"
 		p.Steps = slices.Delete(s, 1, 2)
 		return
@@ -196,6 +196,9 @@ func signature(steps []Step) (sig, accept string) {
 	}
 	root := steps[0]
 	accept = strings.TrimPrefix(root.key, "goroutine in ")
+	if _, caller, ok := strings.Cut(accept, " < "); ok {
+		accept = caller
+	}
 	if m := libraryMethod.FindStringSubmatch(accept); m != nil && root.Kind == "goroutine" {
 		accept = m[1] // several goroutines work for such a value: readLoop and writeLoop of a connection
 	}

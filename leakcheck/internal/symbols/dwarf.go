@@ -84,8 +84,7 @@ func (d *debugInfo) variable(e *dwarf.Entry) {
 	default:
 		return
 	}
-	name, _ := e.Val(dwarf.AttrName).(string)
-	v.Name = plain(name)
+	v.Name = nameOf(e)
 	v.die, _ = e.Val(dwarf.AttrType).(dwarf.Offset)
 	v.Size, v.Type = d.size(v.die), d.typeOf(v.die)
 	d.globals = append(d.globals, v)
@@ -130,7 +129,7 @@ func (d *debugInfo) typeOf(die dwarf.Offset) reflect.Type {
 	if e == nil {
 		return nil
 	}
-	name, _ := e.Val(dwarf.AttrName).(string)
+	name := nameOf(e)
 	noted, _ := e.Val(attrGoRuntimeType).(uint64)
 	if noted == 0 {
 		if n, ok := e.Val(attrGoRuntimeType).(int64); ok {
@@ -193,6 +192,14 @@ func (n *Names) Behind(p Part, off uint64) Part {
 	return n.debug.part(p.pointee, off)
 }
 
+// SizeBehind is the size of what the pointer that a Part ended at points to.
+func (n *Names) SizeBehind(p Part) uint64 {
+	if n.debug == nil || p.pointee == 0 {
+		return 0
+	}
+	return n.debug.size(p.pointee)
+}
+
 // TypeName is the DWARF name of a variable's type.
 func (n *Names) TypeName(v Variable) string {
 	if n.debug == nil || v.die == 0 {
@@ -202,8 +209,12 @@ func (n *Names) TypeName(v Variable) string {
 	if e == nil {
 		return ""
 	}
+	return nameOf(e)
+}
+
+func nameOf(e *dwarf.Entry) string {
 	name, _ := e.Val(dwarf.AttrName).(string)
-	return name
+	return plain(name)
 }
 
 func (d *debugInfo) part(die dwarf.Offset, off uint64) (p Part) {

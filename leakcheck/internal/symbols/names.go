@@ -124,6 +124,9 @@ func (n *Names) open(path, prefix string) error {
 	return nil
 }
 
+// Types reports whether the names come with types: then every variable is known.
+func (n *Names) Types() bool { return n.debug != nil }
+
 // Global gives the variable that addr lies in.
 func (n *Names) Global(addr uint64) (Variable, bool) {
 	i := sort.Search(len(n.globals), func(i int) bool { return n.globals[i].Addr > addr }) - 1

@@ -248,10 +248,13 @@ func fullName(t reflect.Type) string {
 	case reflect.Struct:
 		fields := make([]string, t.NumField())
 		for i := range fields {
-			if f := t.Field(i); f.Anonymous {
-				fields[i] = fullName(f.Type)
-			} else {
-				fields[i] = f.Name + " " + fullName(f.Type)
+			f := t.Field(i)
+			fields[i] = fullName(f.Type)
+			if !f.Anonymous {
+				fields[i] = strings.TrimPrefix(f.PkgPath+"."+f.Name, ".") + " " + fields[i] // PkgPath is that of an unexported field
+			}
+			if f.Tag != "" {
+				fields[i] += " " + strconv.Quote(string(f.Tag))
 			}
 		}
 		if len(fields) == 0 {

@@ -44,6 +44,14 @@ var cleanups = []Case{
 			track(o)
 			return c.Stop
 		}},
+	{Name: "cleanup of something that lives", Kind: "cleanup", Root: "cleanup", Via: "argument  *corpus.Thing", Hint: "until the object that it is attached to is gone",
+		Plant: func(track func(any)) func() {
+			t := thing("argument")
+			heldOwner = &owner{name: "alive"}
+			c := runtime.AddCleanup(heldOwner, func(t *Thing) { t.Do() }, t)
+			track(t)
+			return func() { c.Stop(); heldOwner = nil }
+		}},
 }
 
 var heldOwner *owner

@@ -58,6 +58,7 @@ var (
 	pointerToPtr  **Thing
 	anonymous     struct{ inner struct{ held *Thing } }
 	interfaceList []any
+	replaced      = &registry{}
 )
 
 var globals = []Case{
@@ -106,6 +107,14 @@ var globals = []Case{
 			}
 			track(staticReg.entries[17].req)
 			return func() { staticReg.entries = nil }
+		}},
+	{Name: "what a variable was initialised with, after it was replaced", Kind: "registry", Root: "no variable points to it", Via: "*corpus.Thing", Hint: "never freed",
+		Plant: func(track func(any)) func() {
+			t, first := thing("r"), replaced
+			first.entries = []entry{{"e", t}}
+			replaced = &registry{}
+			track(t)
+			return func() { first.entries = nil; replaced = first }
 		}},
 	{Name: "registry variable, object behind an entry", Kind: "registry", Root: "corpus.valueReg", Via: ".entries[2].req",
 		Plant: func(track func(any)) func() {
@@ -209,5 +218,12 @@ var globals = []Case{
 			llm.Keep("weights", t)
 			track(t)
 			return llm.Forget
+		}},
+	{Name: "nameless struct of another module", Kind: "registry", Root: "llm.v2.slots", Via: `.byName["weights"][0].s`,
+		Plant: func(track func(any)) func() {
+			t := thing("w")
+			llm.Append("weights", t)
+			track(t)
+			return llm.Drop
 		}},
 }

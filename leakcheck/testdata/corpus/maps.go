@@ -32,6 +32,7 @@ var (
 	sliceValues = map[string][]*Thing{}
 	ifaceValues = map[int]any{}
 	pairs       = map[pair]bool{}
+	hookTables  = map[string]map[int][]struct{ f func() }{}
 	doers       = map[Doer]string{}
 )
 
@@ -138,5 +139,12 @@ var maps = []Case{
 			doers[t] = "x"
 			track(t)
 			return func() { clear(doers) }
+		}},
+	{Name: "unexported fields of a nameless struct", Kind: "map", Root: "corpus.hookTables", Via: `["a"][3][1].f`,
+		Plant: func(track func(any)) func() {
+			t := thing("hook")
+			hookTables["a"] = map[int][]struct{ f func() }{3: {{nil}, {func() { t.Do() }}}}
+			track(t)
+			return func() { clear(hookTables) }
 		}},
 }
