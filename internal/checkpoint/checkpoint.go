@@ -23,10 +23,10 @@ import (
 
 // Checkpoint is an open checkpoint. It is safe for concurrent use until Close.
 type Checkpoint struct {
-	Dir        string
-	Config     Config
-	Generation Generation
+	Dir    string
+	Config Config
 
+	eos     []int32 // generation_config.json's
 	files   []*File
 	tensors map[string]Tensor
 	unused  unused
@@ -43,7 +43,7 @@ func Open(dir string) (*Checkpoint, error) {
 	if c.Config, err = ReadConfig(filepath.Join(dir, "config.json")); err != nil {
 		return nil, err
 	}
-	if c.Generation, err = readGeneration(filepath.Join(dir, "generation_config.json"), c.Config.VocabSize); err != nil {
+	if c.eos, err = generationEOS(filepath.Join(dir, "generation_config.json"), c.Config.VocabSize); err != nil {
 		return nil, err
 	}
 	if err := c.openWeights(); err != nil {
@@ -117,8 +117,8 @@ func (c *Checkpoint) Weight(name string, shape ...int) (Tensor, error) {
 
 // EOS lists the ids that end a sequence: generation_config.json's, or else config.json's.
 func (c *Checkpoint) EOS() []int32 {
-	if c.Generation.EOS != nil {
-		return c.Generation.EOS
+	if c.eos != nil {
+		return c.eos
 	}
 	return c.Config.EOS
 }

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -9,7 +10,6 @@ import (
 // Config is a model's config.json, resolved: every default of the architecture is filled in, as transformers 5 has it.
 type Config struct {
 	Architecture string // "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM" or "Qwen3ForCausalLM"
-	DType        DType  // the type that the file declares; "" when it does not. The tensors have the last word.
 
 	VocabSize        int
 	HiddenSize       int
@@ -33,8 +33,7 @@ type Config struct {
 	SlidingWindow int
 	sliding       []bool // per layer; nil means all
 
-	BOS, PAD int32 // -1 when there is none
-	EOS      []int32
+	EOS []int32
 }
 
 // LayerWindow is the sliding window of a layer, or 0 for full attention.
@@ -59,9 +58,9 @@ const (
 type architecture struct {
 	modelType      string
 	maxPositions   int
-	bos, eos       int32
-	headDim        int // default; 0 is hidden_size / num_attention_heads
-	kvHeads        int // when the key is missing; 0 is num_attention_heads
+	eos            int32 // -1: none
+	headDim        int   // default; 0 is hidden_size / num_attention_heads
+	kvHeads        int   // when the key is missing; 0 is num_attention_heads
 	qkvBias        bool
 	attentionBias  bool // attention_bias adds a bias to q, k, v and o
 	mlpBias        bool // mlp_bias is honoured
@@ -73,16 +72,16 @@ type architecture struct {
 // Source: configuration_*.py and modeling_*.py of transformers 5.12.
 var architectures = map[string]architecture{
 	"LlamaForCausalLM": {
-		modelType: "llama", maxPositions: 2048, bos: 1, eos: 2, attentionBias: true, mlpBias: true,
+		modelType: "llama", maxPositions: 2048, eos: 2, attentionBias: true, mlpBias: true,
 	},
 	"MistralForCausalLM": {
-		modelType: "mistral", maxPositions: 4096 * 32, bos: 1, eos: 2, kvHeads: 8, slidingWindow: 4096,
+		modelType: "mistral", maxPositions: 4096 * 32, eos: 2, kvHeads: 8, slidingWindow: 4096,
 	},
 	"Qwen2ForCausalLM": {
-		modelType: "qwen2", maxPositions: 32768, bos: -1, eos: -1, kvHeads: 32, qkvBias: true, slidingWindow: 4096, slidingOptedIn: true,
+		modelType: "qwen2", maxPositions: 32768, eos: -1, kvHeads: 32, qkvBias: true, slidingWindow: 4096, slidingOptedIn: true,
 	},
 	"Qwen3ForCausalLM": {
-		modelType: "qwen3", maxPositions: 32768, bos: -1, eos: -1, kvHeads: 32, headDim: 128, attentionBias: true, qkNorm: true,
+		modelType: "qwen3", maxPositions: 32768, eos: -1, kvHeads: 32, headDim: 128, attentionBias: true, qkNorm: true,
 		slidingWindow: 4096, slidingOptedIn: true,
 	},
 }
@@ -146,7 +145,6 @@ func (f *fields) architecture() string {
 func (f *fields) config(name string, a architecture) Config {
 	c := Config{
 		Architecture:     name,
-		DType:            f.dtype(),
 		VocabSize:        f.required("vocab_size", maxVocab),
 		HiddenSize:       f.required("hidden_size", maxWidth),
 		IntermediateSize: f.required("intermediate_size", maxWidth),
@@ -171,7 +169,8 @@ func (f *fields) config(name string, a architecture) Config {
 	f.heads(&c, a)
 	f.window(&c, a)
 	c.Rope = f.rope(c.MaxPositions)
-	c.EOS, c.BOS, c.PAD = f.specials(a, c.VocabSize)
+	c.EOS = f.eos(a, c.VocabSize)
+	f.checkDType()
 	return c
 }
 
@@ -231,47 +230,22 @@ func (f *fields) window(c *Config, a architecture) {
 	}
 }
 
-// specials reads the ids of special tokens; null means none, a missing key the class's default.
-func (f *fields) specials(a architecture, vocab int) (eos []int32, bos, pad int32) {
-	bos, pad = a.bos, -1
-	if _, set := f.raw["bos_token_id"]; set {
-		bos = first(f.ids("bos_token_id", vocab))
+// eos reads the ids that end a sequence; null means none, a missing key the class's default.
+func (f *fields) eos(a architecture, vocab int) []int32 {
+	if _, set := f.raw["eos_token_id"]; set || a.eos < 0 {
+		return f.ids("eos_token_id", vocab)
 	}
-	if f.integer("pad_token_id", -1, -1, maxVocab) >= 0 { // -1 is written by old converters; many a pad id lies just past the vocabulary
-		pad = int32(f.integer("pad_token_id", -1, -1, maxVocab))
-	}
-	if _, set := f.raw["eos_token_id"]; set {
-		eos = f.ids("eos_token_id", vocab)
-	} else if a.eos >= 0 {
-		eos = []int32{a.eos}
-	}
-	return eos, bos, pad
+	return []int32{a.eos}
 }
 
-func first(ids []int32) int32 {
-	if len(ids) == 0 {
-		return -1
-	}
-	return ids[0]
-}
-
-// dtype reads dtype (transformers 5) or torch_dtype (before).
-func (f *fields) dtype() DType {
+// checkDType reads dtype (transformers 5) or torch_dtype (before). The tensors have the last word.
+func (f *fields) checkDType() {
 	key := "dtype"
 	if !f.has(key) {
 		key = "torch_dtype"
 	}
 	name := f.string(key, "")
-	switch strings.TrimPrefix(name, "torch.") {
-	case "":
-		return ""
-	case "float32":
-		return F32
-	case "bfloat16":
-		return BF16
-	case "float16":
-		return F16
+	if !slices.Contains([]string{"", "float32", "bfloat16", "float16"}, strings.TrimPrefix(name, "torch.")) {
+		f.fail(key, "unsupported type", strconv.Quote(name), "float32, bfloat16 or float16")
 	}
-	f.fail(key, "unsupported type", strconv.Quote(name), "float32, bfloat16 or float16")
-	return ""
 }

@@ -90,8 +90,6 @@ def resolve(d):
         "TieEmbeddings": c.tie_word_embeddings,
         "Windows": [(window or 0) if t == "sliding_attention" else 0 for t in types],
         "EOS": [] if eos is None else eos if isinstance(eos, list) else [eos],
-        "BOS": -1 if c.bos_token_id is None else c.bos_token_id,
-        "PAD": -1 if c.pad_token_id is None else c.pad_token_id,
         "InvFreq": rope.inv_freq.tolist(),
     }
 
