@@ -21,10 +21,8 @@ type Device struct {
 	Minor       int
 	SMs         int   // streaming multiprocessors
 	TotalMemory int64 // bytes
-	L2Bytes     int64
 	MaxShared   int64 // bytes of shared memory a block can opt in to
 	MemoryPools bool  // stream-ordered allocation
-	VMM         bool  // virtual memory management
 
 	d        *Driver
 	handle   int32
@@ -91,11 +89,9 @@ func (d *Driver) Device(id string) (Device, error) {
 const (
 	attrMaxPitch    = 11
 	attrSMs         = 16
-	attrL2Bytes     = 38
 	attrMajor       = 75
 	attrMinor       = 76
 	attrMaxShared   = 97
-	attrVMM         = 102
 	attrMemoryPools = 115
 )
 
@@ -130,7 +126,7 @@ func (d *Driver) describe(ordinal int) (Device, error) {
 		return v, err
 	}
 	v.TotalMemory = int64(total)
-	attrs := [...]int{attrMajor, attrMinor, attrSMs, attrL2Bytes, attrMaxShared, attrVMM, attrMemoryPools, attrMaxPitch}
+	attrs := [...]int{attrMajor, attrMinor, attrSMs, attrMaxShared, attrMemoryPools, attrMaxPitch}
 	var got [len(attrs)]int
 	for i, a := range attrs {
 		var err error
@@ -138,8 +134,7 @@ func (d *Driver) describe(ordinal int) (Device, error) {
 			return v, err
 		}
 	}
-	v.Major, v.Minor, v.SMs, v.L2Bytes, v.MaxShared = got[0], got[1], got[2], int64(got[3]), int64(got[4])
-	v.VMM, v.MemoryPools, v.maxPitch = got[5] != 0, got[6] != 0, int64(got[7])
+	v.Major, v.Minor, v.SMs, v.MaxShared, v.MemoryPools, v.maxPitch = got[0], got[1], got[2], int64(got[3]), got[4] != 0, int64(got[5])
 	return v, nil
 }
 

@@ -67,7 +67,6 @@ API R cuDeviceGetAttribute(int *v, int a, int dev) {
 	switch (a) {
 	case 11: *v = MAX_PITCH; break;   // of a strided copy
 	case 16: *v = 4; break;          // SMs
-	case 38: *v = 1 << 20; break;    // L2
 	case 75: *v = 9; break;
 	case 76: *v = 0; break;
 	case 97: *v = 227 << 10; break;  // shared memory per block, opt-in

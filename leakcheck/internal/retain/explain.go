@@ -30,7 +30,6 @@ type Path struct {
 	Accept    string // the name of the root, for a list of known leaks
 	Hint      string // advice for the usual culprits
 	Reaches   uint64 // bytes that can be reached from the target
-	Site      string // where it was allocated, when the memory profile sampled that
 	On        []int  // other targets that lie on this path, before the target
 	Err       error
 }
@@ -211,7 +210,6 @@ func (x *explainer) path(i int, t Target, all []int) (p Path) {
 	p.Signature, p.Accept = signature(p.Steps)
 	p.Hint = x.hint(p.Steps, views, labels)
 	p.Reaches, _ = x.d.Reach(i, 1<<17)
-	p.Site = site(x.d.Site(i))
 	return p
 }
 
