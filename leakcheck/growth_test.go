@@ -34,6 +34,15 @@ var (
 	files   []*os.File
 )
 
+func TestGrowthAllowed(t *testing.T) {
+	defer func() { sinks = nil }()
+	grow := func(i int) { sinks = append(sinks, newRequest(i).payload) }
+	_, err := leakcheck.MeasureGrowth(t.Context(), 5, grow, leakcheck.GrowthAllowed(1<<20))
+	require.NoError(t, err)
+	_, err = leakcheck.MeasureGrowth(t.Context(), 5, grow, leakcheck.GrowthAllowed(1<<10), leakcheck.WithoutPaths())
+	require.ErrorContains(t, err, "allowed 1.0 KiB")
+}
+
 // TestGrowth: each way to grow is found, and named; five rounds are enough.
 func TestGrowth(t *testing.T) {
 	for _, row := range []struct {
