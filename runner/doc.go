@@ -4,8 +4,9 @@
 //	r := runner.New(t, runner.Config{Model: fixtures.Bundled()})
 //	got := r.GenerateGreedy("The lighthouse", 16)
 //
-// [New] starts the bundled engine, [Start] any other that has two methods ([Engine]); [Open] does it without a test. The methods of [Runner]
-// are those of vLLM's VllmRunner.
+// [New] starts the bundled engine, [Start] any other that has two methods ([Engine]); [Open] does it without a test, and a [Pool] keeps engines
+// warm between tests. The methods of [Runner] are those of vLLM's VllmRunner; some need an engine with more methods ([Streamer], [Sleeper], …), and
+// so do some checks ([Holder], [Forker], [Parter], [Faulter]). A whole test in a process of its own: forkproc.Run around it.
 //
 // In t.Cleanup, or at [Runner.Stop], seven steps run under one deadline; each runs even when an earlier one failed:
 //
