@@ -12,8 +12,8 @@ import (
 // What an Engine asks of a core in a child process.
 
 func (c *child) start(ctx context.Context, reqs []Request, stream bool) ([]*request, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("engine: not started: %w", err)
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("engine: not started: %w", ended(ctx))
 	}
 	rs, handles := make([]*request, len(reqs)), make([]uint64, len(reqs))
 	c.mu.Lock()

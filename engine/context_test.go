@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -50,4 +51,21 @@ func TestAContextThatEndsOpenIsNamedOnce(t *testing.T) {
 	cancel()
 	_, err = Open(ctx, Config{Model: "m"})
 	assert.EqualError(t, err, "opening m: context canceled")
+}
+
+func TestTheCauseOfAContextsEndIsTold(t *testing.T) {
+	for _, core := range []Core{InProcess, ChildProcess} {
+		e, err := Open(t.Context(), Config{Model: fixtures.Bundled(), Core: core})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(20*time.Millisecond, func() { cancel(errors.New("the lamp went out")) })
+		long := Request{Prompt: "The lighthouse", Sampling: SamplingParams{MaxTokens: 1000, IgnoreEOS: true}}
+		_, err = e.Generate(ctx, long, long, long, long)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.ErrorContains(t, err, "4 of 4 requests aborted")
+		assert.ErrorContains(t, err, ": context canceled: the lamp went out")
+		_, err = e.Generate(ctx, long)
+		assert.EqualError(t, err, "engine: not started: context canceled: the lamp went out")
+		require.NoError(t, e.Shutdown(t.Context()))
+	}
 }

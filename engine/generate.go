@@ -35,7 +35,7 @@ func (e *Engine) Generate(ctx context.Context, reqs ...Request) ([]Output, error
 		case <-ctx.Done():
 			e.b.abort(rs...)
 			return nil, fmt.Errorf("engine: %d of %d requests aborted after %s, the first of them %s: %w",
-				unfinished(rs[i:]), len(rs), time.Since(began).Round(time.Millisecond), r.id, ctx.Err())
+				unfinished(rs[i:]), len(rs), time.Since(began).Round(time.Millisecond), r.id, ended(ctx))
 		}
 		out, err := r.result(over, e.b)
 		outs[i] = out
@@ -85,7 +85,7 @@ func (e *Engine) Stream(ctx context.Context, req Request) iter.Seq2[Delta, error
 			case <-e.b.over():
 				over = true
 			case <-ctx.Done():
-				yield(Delta{}, fmt.Errorf("engine: request %s aborted: %w", r.id, ctx.Err()))
+				yield(Delta{}, fmt.Errorf("engine: request %s aborted: %w", r.id, ended(ctx)))
 				return
 			}
 			for _, d := range r.take() {
@@ -100,6 +100,15 @@ func (e *Engine) Stream(ctx context.Context, req Request) iter.Seq2[Delta, error
 	}
 }
 
+// ended is the error of a context that has ended, with its cause when somebody gave one.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
 // start checks requests and hands them to the loop.
 func (c *core) start(ctx context.Context, reqs []Request, stream bool) ([]*request, error) {
 	return c.startFor(ctx, reqs, stream, func(int, *request) {})
@@ -107,8 +116,8 @@ func (c *core) start(ctx context.Context, reqs []Request, stream bool) ([]*reque
 
 // startFor is start for somebody who wants to see each request before the loop does.
 func (c *core) startFor(ctx context.Context, reqs []Request, stream bool, each func(int, *request)) ([]*request, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("engine: not started: %w", err)
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("engine: not started: %w", ended(ctx))
 	}
 	rs := make([]*request, len(reqs))
 	for i := range reqs {
@@ -149,17 +158,15 @@ func (c *core) check(q *Request) (*request, error) {
 	tokens := q.PromptTokenIDs
 	if tokens == nil {
 		if tok == nil {
-			return nil, fmt.Errorf("%w: a text prompt needs one; give PromptTokenIDs", ErrNoTokenizer)
+			return nil, fmt.Errorf("%w: %s; a text prompt needs one, PromptTokenIDs do not", ErrNoTokenizer, c.whyNoTokenizer())
 		}
 		tokens = tok.Encode(q.Prompt, true)
 	}
 	if len(tokens) == 0 {
 		return nil, &ParamError{"the prompt", "empty", "at least one token"}
 	}
-	for i, id := range tokens {
-		if err := checkID(fmt.Sprintf("PromptTokenIDs[%d]", i), id, l.vocab); err != nil {
-			return nil, err
-		}
+	if err := q.checkTokens(tokens, l); err != nil {
+		return nil, err
 	}
 	if most := c.cfg.MaxModelLen - 1; len(tokens) > most {
 		return nil, fmt.Errorf("%w: %d tokens, at most %d with MaxModelLen %d and one token of output", ErrPromptTooBig, len(tokens), most, c.cfg.MaxModelLen)
@@ -169,6 +176,30 @@ func (c *core) check(q *Request) (*request, error) {
 		return nil, err
 	}
 	return newRequest(q.ID, q.Prompt, tokens, params, rules, c.cfg.MaxModelLen, tok, q.Sampling.Seed == nil), nil
+}
+
+func (c *core) whyNoTokenizer() string {
+	if c.cfg.SkipTokenizer {
+		return "Config.SkipTokenizer is set"
+	}
+	return c.cfg.Model + " has no tokenizer.json"
+}
+
+// checkTokens refuses ids that the model has no embedding for. A tokenizer may give such: it can have tokens that the model was never resized for.
+func (q *Request) checkTokens(tokens []int32, l limits) error {
+	for i, id := range tokens {
+		switch {
+		case id >= 0 && int(id) < l.vocab:
+		case q.PromptTokenIDs != nil:
+			return checkID(fmt.Sprintf("PromptTokenIDs[%d]", i), id, l.vocab)
+		default:
+			return &ParamError{
+				"Prompt", fmt.Sprintf("one whose token %d is %d (%q) to the tokenizer", i, id, l.tok.Token(id)),
+				fmt.Sprintf("made of the model's vocabulary, ids in [0, %d)", l.vocab),
+			}
+		}
+	}
+	return nil
 }
 
 // nameRequests gives each request its number, and with it an ID and a seed when it has none. The caller holds the lock.

@@ -145,5 +145,10 @@ func (c *core) profile() error {
 	if len(res) != 1 {
 		return fmt.Errorf("the runner gave %d results for one sequence", len(res))
 	}
+	if errors.Is(res[0].Err, sample.ErrNoToken) {
+		return &CheckpointError{
+			File: c.cfg.Model, Reason: "its weights make no token possible, for a prompt of zeros", Want: "finite weights, and logits that are numbers", Err: res[0].Err,
+		}
+	}
 	return res[0].Err
 }

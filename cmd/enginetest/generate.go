@@ -144,7 +144,8 @@ func readBatch(in io.Reader, name string, defaults request) ([]engine.Request, e
 	var out []engine.Request
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxBatchLine)
-	for n := 1; lines.Scan(); n++ {
+	n := 1
+	for ; lines.Scan(); n++ {
 		line := bytes.TrimSpace(lines.Bytes())
 		if len(line) == 0 {
 			continue
@@ -161,8 +162,10 @@ func readBatch(in io.Reader, name string, defaults request) ([]engine.Request, e
 		req.ID = fmt.Sprintf("%s:%d", name, n) // the engine's errors name it
 		out = append(out, req)
 	}
-	if err := lines.Err(); err != nil {
-		return nil, usagef("%s: %w (a line holds at most %d bytes)", name, err, maxBatchLine)
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return nil, usagef("%s:%d: %w: a line holds at most %d bytes", name, n, err, maxBatchLine)
+	} else if err != nil {
+		return nil, usagef("%s: %w", name, err)
 	}
 	if len(out) == 0 {
 		return nil, usagef("%s: no prompts", name)
@@ -237,12 +240,13 @@ func generate(cmd *cobra.Command, cfg engine.Config, reqs []engine.Request, asJS
 	if err != nil {
 		return err
 	}
+	_, noText := e.Decode(nil)
 	w := bufio.NewWriter(cmd.OutOrStdout())
 	for i, out := range outs {
 		if asJSON {
 			err = json.NewEncoder(w).Encode(newResult(out))
 		} else {
-			err = printText(w, out, reqs, i)
+			err = printText(w, out, reqs, i, noText == nil)
 		}
 		if err != nil {
 			return err
@@ -260,10 +264,10 @@ func wanted(reqs []engine.Request) (n int64) {
 }
 
 // printText prints the text of each output of the i-th request, or its token ids when the checkpoint has no tokenizer.
-func printText(w io.Writer, out engine.Output, reqs []engine.Request, i int) error {
+func printText(w io.Writer, out engine.Output, reqs []engine.Request, i int, hasText bool) error {
 	for _, c := range out.Completions {
 		text := reqs[i].Prompt + c.Text
-		if c.Text == "" && len(c.TokenIDs) > 0 {
+		if !hasText {
 			ids := make([]string, len(c.TokenIDs))
 			for k, id := range c.TokenIDs {
 				ids[k] = strconv.Itoa(int(id))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -45,6 +46,7 @@ func TestWrongUse(t *testing.T) {
 		{"generate --prompt a stray", exitUsage, `enginetest generate takes flags only, not "stray": a prompt's flag is --prompt`},
 		{"generate --prompt a --tensor-parallel -1", exitUsage, "TensorParallel is -1"},
 		{"generate --prompt a --device cpu --tensor-parallel 3", exitUsage, "num_attention_heads is 8 (possible: 1, 2, 4 or 8)"},
+		{"generate --batch .", exitUsage, "read .: is a directory\n"},
 		{"generate --no-such-flag", exitUsage, "no-such-flag"},
 		{"generate --batch no-such-file", exitUsage, "no-such-file"},
 		{"generate --model /no/such/folder --prompt a", exitFailed, "/no/such/folder"},
@@ -92,6 +94,21 @@ func TestGenerateText(t *testing.T) {
 	code, stdout, stderr = command("", "generate", "--prompt", "2+3=", "--device", "cpu", "--tensor-parallel", "2")
 	require.Zero(t, code, stderr)
 	assert.Equal(t, "2+3=5\n", stdout)
+	code, stdout, stderr = command("", "generate", "--prompt", "2+3=5")
+	require.Zero(t, code, stderr)
+	assert.Equal(t, "2+3=5\n", stdout, "nothing but the end of the sequence comes: no text, and no ids in its place")
+	code, stdout, stderr = command("", "generate", "--prompt-ids", "20,13,21,31", "--skip-tokenizer")
+	require.Zero(t, code, stderr)
+	assert.Equal(t, "25,29,20,21,0\n", stdout, "without a tokenizer, ids")
+}
+
+func TestGenerateEndsWithTheSignalThatEndedIt(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	time.AfterFunc(50*time.Millisecond, func() { cancel(errors.New("interrupt signal received")) })
+	var stderr strings.Builder
+	code := run(ctx, []string{"generate", "--prompt-ids", "1", "--n", "64", "--temperature", "1", "--max-tokens", "1000", "--ignore-eos"}, nil, io.Discard, &stderr)
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, stderr.String(), "context canceled: interrupt signal received")
 }
 
 // TestGenerateReferences compares with Hugging Face: tokens equal, log-probabilities within 1e-4.
