@@ -111,7 +111,7 @@ func TestAllAreCheckedBeforeAnyStarts(t *testing.T) {
 		{"an id outside the vocabulary", Request{PromptTokenIDs: []int32{1, 64}}, nil, "request 2 of 2: engine: PromptTokenIDs[1] is 64, must be a token id in [0, 64)"},
 		{"an empty prompt", Request{PromptTokenIDs: []int32{}}, nil, "request 2 of 2: engine: the prompt is empty, must be at least one token"},
 		{"a prompt that is too long", Request{PromptTokenIDs: ids(1024, 0)}, ErrPromptTooBig, "request 2 of 2: engine: prompt does not fit: 1024 tokens, at most 1023 with MaxModelLen 1024 and one token of output"},
-		{"a text without a tokenizer", Request{Prompt: "x"}, ErrNoTokenizer, "request 2 of 2: engine: no tokenizer: a text prompt needs one; give PromptTokenIDs"},
+		{"a text without a tokenizer", Request{Prompt: "x"}, ErrNoTokenizer, "request 2 of 2: engine: no tokenizer: fake has no tokenizer.json; a text prompt needs one, PromptTokenIDs do not"},
 		{"an ID twice", Request{ID: "a", PromptTokenIDs: ids(3, 0)}, nil, `engine: ID is "a", must be unique among the requests that have not finished`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
