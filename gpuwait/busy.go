@@ -56,6 +56,9 @@ func (a *attempt) busy(cause error) error {
 		}
 		e.Devices = append(e.Devices, c)
 	}
+	if path := gatePath(a.dir); a.gateHeld {
+		fmt.Fprintf(&b, "    %s, under which devices are taken, is held%s\n", path, byPIDs(opened(path)))
+	}
 	if cause != nil {
 		fmt.Fprintf(&b, "    %v\n", cause)
 	}
@@ -65,4 +68,11 @@ func (a *attempt) busy(cause error) error {
 	}
 	e.text = strings.TrimSuffix(b.String(), "\n")
 	return e
+}
+
+func byPIDs(pids []int) string {
+	if len(pids) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (open in pid %s)", strings.Trim(fmt.Sprint(pids), "[]"))
 }

@@ -285,6 +285,7 @@ func TestDeltaFollowsOwners(t *testing.T) {
 
 		used(15*gib + 2*mib)
 		require.ErrorContains(t, clearNow(base), "want ≤ 15.0 GiB", "2 MiB leaked with a slack of 1")
+		require.ErrorContains(t, clearNow(base), "; 1.0 MiB over)", "both print as 15.0 GiB")
 
 		used(18 * gib)
 		younger := owners.Own("GPU-1a2b", "TestOther's runner", 3*gib)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -61,7 +60,7 @@ const gateWait = 100 * time.Millisecond
 // it could not be had in gateWait.
 func openGate(dir string) (*os.File, error) {
 	for end := time.Now().Add(gateWait); ; time.Sleep(time.Millisecond) {
-		gate, err := flock(filepath.Join(dir, "gate"), syscall.LOCK_EX, os.O_RDWR|os.O_CREATE)
+		gate, err := flock(gatePath(dir), syscall.LOCK_EX, os.O_RDWR|os.O_CREATE)
 		if gate != nil || err != nil || !time.Now().Before(end) {
 			return gate, err
 		}

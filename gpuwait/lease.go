@@ -185,6 +185,7 @@ type attempt struct {
 	start      time.Time
 	why        map[string]string // by UUID: why it could not be taken
 	lost       []error
+	gateHeld   bool // by somebody else, all of the last try
 }
 
 func (a *attempt) wait(ctx context.Context) (*Lease, error) {
@@ -230,7 +231,7 @@ func (a *attempt) wait(ctx context.Context) (*Lease, error) {
 
 // try takes n devices if it is this attempt's turn and so many are to be had now; all or none, under the folder's gate.
 func (a *attempt) try(place *place) (*Lease, error) {
-	a.why, a.lost = map[string]string{}, nil
+	a.why, a.lost, a.gateHeld = map[string]string{}, nil, false
 	wanted := a.preferred()
 	if len(a.candidates)-len(a.lost) < a.n {
 		return nil, fmt.Errorf("gpuwait: %s wants %d of %d devices: %w", a.o.name, a.n, len(a.candidates), errors.Join(a.lost...))
@@ -240,6 +241,7 @@ func (a *attempt) try(place *place) (*Lease, error) {
 	}
 	gate, err := openGate(a.dir)
 	if err != nil || gate == nil {
+		a.gateHeld = err == nil
 		return nil, err
 	}
 	defer func() { _ = gate.Close() }()
@@ -282,7 +284,7 @@ func (a *attempt) try(place *place) (*Lease, error) {
 			return nil, err
 		}
 	}
-	inProcess.take(l)
+	inProcess.take(l, a.o.name)
 	slices.SortFunc(l.devices, func(x, y Device) int { return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.MIG, y.MIG)) })
 	return l, nil
 }
@@ -357,11 +359,12 @@ func (a *attempt) hopeless() string {
 	others, reason := len(a.candidates), ""
 	for _, d := range a.candidates {
 		l, _ := leaseOn(a.dir, d.UUID)
+		own, held := inProcess.holder(filepath.Join(a.dir, d.UUID))
 		switch {
-		case l == nil || a.inherits(d.UUID):
-		case l.PID == os.Getpid() && (l.Name == a.o.name || strings.HasPrefix(a.o.name, l.Name+"/")):
+		case held && (own == a.o.name || strings.HasPrefix(a.o.name, own+"/")):
 			others--
-			reason = fmt.Sprintf("%s holds it already, so this would wait for itself: acquire all devices in one call", l.Name)
+			reason = fmt.Sprintf("%s holds it already, so this would wait for itself: acquire all devices in one call", own)
+		case l == nil || a.inherits(d.UUID):
 		case descends(os.Getpid(), l.PID):
 			others--
 			reason = fmt.Sprintf("it is held by this process's own parent (pid %d, %s): start the child with lease.Env() in its environment and lease.Files() in ExtraFiles", l.PID, l.Name)

@@ -223,3 +223,18 @@ func TestLeaseInChild(t *testing.T) {
 	assert.Equal(t, "["+gpu1+"] with 1 files", answer(t, lines, "leased "), "a variable that outlived its lease: the device is taken for real")
 	child.Wait()
 }
+
+// A lease that the parent passed on is held by the test that took it in the child, too: who asks again inside of it would wait for itself.
+func TestLeaseTwiceInChild(t *testing.T) {
+	if !forkproc.InChild() {
+		t.Setenv(gpuwait.LeaseDirEnv, t.TempDir())
+	}
+	opts := []gpuwait.Option{gpuwait.From(twoGPUs(0, 0)), everything, gpuwait.Devices(gpu1)}
+	lease := gpuwait.Acquire(t, 1, opts...)
+	forkproc.Run(t, func(t *testing.T) {
+		start := time.Now()
+		_, err := gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.As(t.Name()+"/sub"), gpuwait.Timeout(10*time.Second))...)
+		require.ErrorContains(t, err, "TestLeaseTwiceInChild holds it already")
+		assert.Less(t, time.Since(start), 5*time.Second, "said at once")
+	}, forkproc.Env(lease.Env()...), forkproc.Files(lease.Files()...))
+}

@@ -165,14 +165,35 @@ func TestLeaseFolderAndNames(t *testing.T) {
 	require.Error(t, acquire(dir, gpu2), "a symlink in the place of a lock is not followed")
 }
 
-// A lock that is held, with a line that nobody can read.
+// A lock is held and its line says strange things: nobody can read it, its writer is gone, its clock was ahead. The folder has a symlink in its path.
 func TestLeaseOfNobody(t *testing.T) {
 	dir := t.TempDir()
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(filepath.Dir(dir), link))
 	f, err := os.Create(filepath.Join(dir, gpu1+".lock"))
 	require.NoError(t, err)
 	defer f.Close()
-	f.WriteString("{garbage")
 	require.NoError(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
-	_, err = gpuwait.AcquireContext(t.Context(), 1, gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)), gpuwait.Timeout(0))
-	require.ErrorContains(t, err, "leased by a process that left no name")
+	gone := fmt.Sprintf("which is gone; held on by pid %d, which inherited it", os.Getpid())
+	for line, want := range map[string]string{
+		"{garbage": "leased by a process that left no name\n",
+		`{"pid":1,"start":-1,"program":"llm.test","name":"TestOld","since":"2099-01-02T03:04:05Z"}`: "leased by pid 1 (llm.test) TestOld since 03:04:05, " + gone + "\n",
+	} {
+		require.NoError(t, f.Truncate(0))
+		f.WriteAt([]byte(line), 0)
+		_, err = gpuwait.AcquireContext(t.Context(), 1, gpuwait.LeaseDir(filepath.Join(link, filepath.Base(dir))), gpuwait.Devices(gpu1),
+			gpuwait.From(twoGPUs(0, 0)), gpuwait.Timeout(0))
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// Somebody who was stopped while they held the gate keeps everybody out: they are named, and not the devices, which are free.
+func TestLeaseGateHeld(t *testing.T) {
+	opts, dir := leasing(t), t.TempDir()
+	f, err := os.Create(filepath.Join(dir, "gate"))
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
+	_, err = gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.LeaseDir(dir), gpuwait.Timeout(0))...)
+	require.ErrorContains(t, err, fmt.Sprintf("%s, under which devices are taken, is held (open in pid %d)", f.Name(), os.Getpid()))
 }

@@ -29,7 +29,10 @@ func (l *Lessee) String() string {
 	if l.PID == 0 {
 		return "a process that left no name"
 	}
-	s := fmt.Sprintf("pid %d (%s) %s since %s (%s)", l.PID, l.Program, l.Name, l.Since.Format(time.TimeOnly), age(time.Since(l.Since).Round(time.Second)))
+	s := fmt.Sprintf("pid %d (%s) %s since %s", l.PID, l.Program, l.Name, l.Since.Format(time.TimeOnly))
+	if d := time.Since(l.Since); d >= 0 { // the clock may have been set back
+		s += fmt.Sprintf(" (%s)", age(d.Round(time.Second)))
+	}
 	if l.Gone {
 		s += fmt.Sprintf(", which is gone; held on by pid %s, which inherited it", strings.Trim(fmt.Sprint(l.Holding), "[]"))
 	}
@@ -89,8 +92,13 @@ func leaseFolder(dir string, create bool) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("gpuwait: lease folder: %w (another: %s)", err, LeaseDirEnv)
 	}
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real // as /proc names it
+	}
 	return dir, nil
 }
+
+func gatePath(dir string) string { return filepath.Join(dir, "gate") }
 
 const lockSuffix = ".lock"
 

@@ -10,14 +10,19 @@ import (
 type queue struct {
 	mu      sync.Mutex
 	waiting []*place
-	held    map[string]*os.File // by lock path; nil for an inherited one. It keeps the files from being collected, and so the locks.
-	wake    chan struct{}       // closed when something may have become possible
+	held    map[string]holding // by lock path
+	wake    chan struct{}      // closed when something may have become possible
+}
+
+type holding struct {
+	file *os.File // nil for an inherited one. Being here keeps it from being collected, and so the lock.
+	name string   // the test's
 }
 
 // place is one Acquire in the queue.
 type place struct{ keys []string }
 
-var inProcess = queue{held: map[string]*os.File{}, wake: make(chan struct{})}
+var inProcess = queue{held: map[string]holding{}, wake: make(chan struct{})}
 
 func (q *queue) join(keys []string) *place {
 	q.mu.Lock()
@@ -54,20 +59,28 @@ func (q *queue) changed() <-chan struct{} {
 }
 
 // take enters a lease. The caller holds mu.
-func (q *queue) take(l *Lease) {
+func (q *queue) take(l *Lease, name string) {
 	for _, k := range l.keys {
-		q.held[k] = nil
+		q.held[k] = holding{name: name}
 	}
 	for _, f := range l.files {
-		q.held[trimLock(f.Name())] = f
+		q.held[trimLock(f.Name())] = holding{f, name}
 	}
+}
+
+// holder is the name under which this process holds a lease, its own or an inherited one.
+func (q *queue) holder(key string) (name string, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	h, ok := q.held[key]
+	return h.name, ok
 }
 
 func (q *queue) release(keys []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, k := range keys {
-		if f := q.held[k]; f != nil {
+		if f := q.held[k].file; f != nil {
 			_ = f.Close()
 		}
 		delete(q.held, k)

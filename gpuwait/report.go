@@ -141,6 +141,9 @@ func (d DeviceReport) write(b *strings.Builder, r Report) {
 		for _, o := range d.Owned {
 			want += fmt.Sprintf(" + %s owned by %s", size(o.Bytes), o.Name)
 		}
+		if over := d.Memory.Used - d.Target; over > 0 && size(d.Memory.Used) == size(d.Target) {
+			want += fmt.Sprintf("; %s over", size(over))
+		}
 	}
 	fmt.Fprintf(b, "gpuwait: %s still holds %s", d.Device, of(d.Memory, want))
 	fmt.Fprintf(b, " after %s (%s, last change %s ago)\n", age(r.Elapsed), samples(d.Samples), age(d.Unchanged))
