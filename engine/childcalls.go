@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -126,6 +127,9 @@ func (c *child) drain(ctx context.Context) error {
 		return refused
 	}
 	_, err := call[none](ctx, c, "drain", none{})
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) { // which does not cross
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.drained {

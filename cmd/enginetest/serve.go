@@ -203,8 +203,14 @@ func listen(ctx context.Context, o serveOptions) (net.Listener, error) {
 		return lc.Listen(ctx, "tcp", net.JoinHostPort(o.host, strconv.Itoa(o.port)))
 	}
 	l, err := lc.Listen(ctx, "unix", o.uds)
+	if errors.Is(err, syscall.EINVAL) {
+		return nil, usagef("--uds has %d bytes, more than the path of a socket can have (107 on Linux): %w", len(o.uds), err)
+	}
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
+	}
+	if info, statErr := os.Lstat(o.uds); statErr == nil && info.Mode().Type() != os.ModeSocket {
+		return nil, usagef("--uds is %s, must be free or a dead server's socket: something else is there (%s)", o.uds, info.Mode())
 	}
 	var d net.Dialer
 	c, dialErr := d.DialContext(ctx, "unix", o.uds)

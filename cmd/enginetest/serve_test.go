@@ -316,12 +316,21 @@ func TestServeUnixSocket(t *testing.T) {
 	s.signal(syscall.SIGTERM)
 	s.exit(exitDone)
 	assert.NoFileExists(t, path)
+
+	require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
+	exit, _, stderr = command("", "serve", "--uds", path)
+	assert.Equal(t, exitUsage, exit)
+	assert.Contains(t, stderr, "something else is there (-rw-------)")
+	kept, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, "precious", string(kept), "what is no socket is not replaced")
 }
 
 func TestServeWrongUse(t *testing.T) {
 	for args, want := range map[string]string{
 		"serve --uds a --port 1":                  "not both",
 		"serve --port 70000":                      "[0, 65535]",
+		"serve --uds " + strings.Repeat("x", 200): "--uds has 200 bytes",
 		"serve --shutdown-timeout -1s":            "at least 0",
 		"serve --port 0 --block-size -1":          "BlockSize is -1",
 		"serve stray":                             "stray",
