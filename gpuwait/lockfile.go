@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,17 +40,7 @@ func (l *Lessee) String() string {
 	return s
 }
 
-func (l *Lessee) covers(pid int) bool {
-	if l.PID == pid {
-		return true
-	}
-	for _, p := range l.Holding {
-		if p == pid {
-			return true
-		}
-	}
-	return false
-}
+func (l *Lessee) covers(pid int) bool { return l.PID == pid || slices.Contains(l.Holding, pid) }
 
 func (l *Lessee) write(f *os.File) error {
 	line, err := json.Marshal(l)

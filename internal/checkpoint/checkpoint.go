@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,7 +65,7 @@ func (c *Checkpoint) Close() error {
 }
 
 // Names lists all tensors, sorted.
-func (c *Checkpoint) Names() []string { return sortedKeys(c.tensors) }
+func (c *Checkpoint) Names() []string { return slices.Sorted(maps.Keys(c.tensors)) }
 
 // Mappings lists the memory that the weights occupy, a region a file.
 func (c *Checkpoint) Mappings() []Mapping {

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -123,7 +124,7 @@ func (f *fields) architecture() string {
 			return name
 		}
 	}
-	known := oneOf(sortedKeys(architectures))
+	known := oneOf(slices.Sorted(maps.Keys(architectures)))
 	if len(names) > 0 {
 		f.fail("architectures", "unknown architecture", strings.Join(names, ", "), known)
 		return ""

@@ -3,7 +3,9 @@ package checkpoint
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,7 +61,7 @@ func config(fields map[string]string) []byte {
 		all[k] = v
 	}
 	var parts []string
-	for _, k := range sortedKeys(all) {
+	for _, k := range slices.Sorted(maps.Keys(all)) {
 		if all[k] != "" {
 			parts = append(parts, fmt.Sprintf("%q:%s", k, all[k]))
 		}

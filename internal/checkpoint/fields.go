@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"sort"
 	"strconv"
 	"strings"
 )
@@ -163,15 +162,6 @@ func (f *fields) object(key string) *fields {
 		return nil
 	}
 	return sub
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
 }
 
 func oneOf(names []string) string { return "one of " + strings.Join(names, ", ") }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/bits"
 	"os"
@@ -103,7 +104,7 @@ func (f *File) Mapping() Mapping {
 }
 
 // Names lists the tensors, sorted.
-func (f *File) Names() []string { return sortedKeys(f.tensors) }
+func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.tensors)) }
 
 // Tensor finds a tensor.
 func (f *File) Tensor(name string) (Tensor, bool) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -81,7 +82,7 @@ func (c *Checkpoint) openIndex(index string) error {
 		return err
 	}
 	shards := map[string]*File{}
-	for _, name := range sortedKeys(weightMap) {
+	for _, name := range slices.Sorted(maps.Keys(weightMap)) {
 		file := weightMap[name]
 		shard := shards[file]
 		if shard == nil {

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -34,7 +35,7 @@ var computed = []string{".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rota
 func (c *Checkpoint) Unused() []string {
 	c.unused.mu.Lock()
 	defer c.unused.mu.Unlock()
-	return slices.DeleteFunc(sortedKeys(c.unused.names), func(name string) bool {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(c.unused.names)), func(name string) bool {
 		if name == "lm_head.weight" {
 			return c.Config.TieEmbeddings
 		}

@@ -3,6 +3,7 @@ package modelrunner
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -319,22 +320,22 @@ func TestGroupSleeps(t *testing.T) {
 						}
 					}, 8)
 					l := cpusOf(r)[0].options.Ledger
-					before, want := byDevice(l.Holdings()), answer(t, r)
+					before, want := ledger.ByDevice(l.Holdings()), answer(t, r)
 					require.NoError(t, r.Sleep(keep))
 					require.Empty(t, r.Holdings())
-					if kept := byDevice(l.Holdings()); keep {
-						require.Equal(t, []string{"host"}, keys(kept))
+					if kept := ledger.ByDevice(l.Holdings()); keep {
+						require.Equal(t, []string{"host"}, slices.Collect(maps.Keys(kept)))
 					} else {
 						require.Empty(t, kept)
 					}
 					if kvAwake {
 						require.NoError(t, r.AllocateKV(8))
 					}
-					asleep := byDevice(l.Holdings())
+					asleep := ledger.ByDevice(l.Holdings())
 					armed = true
 					if err := r.WakeWeights(); bad == "load0" || bad == "workspace1" {
 						require.ErrorIs(t, err, errBoom)
-						require.Equal(t, asleep, byDevice(l.Holdings()))
+						require.Equal(t, asleep, ledger.ByDevice(l.Holdings()))
 						armed = false
 						err = r.WakeWeights()
 						require.NoError(t, err)
@@ -342,17 +343,17 @@ func TestGroupSleeps(t *testing.T) {
 						require.NoError(t, err)
 					}
 					if !kvAwake {
-						half := byDevice(l.Holdings())
+						half := ledger.ByDevice(l.Holdings())
 						if err := r.AllocateKV(8); bad == "kv_cache1" {
 							require.ErrorIs(t, err, errBoom)
-							require.Equal(t, half, byDevice(l.Holdings()))
+							require.Equal(t, half, ledger.ByDevice(l.Holdings()))
 							armed = false
 							require.NoError(t, r.AllocateKV(8))
 						} else {
 							require.NoError(t, err)
 						}
 					}
-					require.Equal(t, before, byDevice(l.Holdings()))
+					require.Equal(t, before, ledger.ByDevice(l.Holdings()))
 					require.Equal(t, want, answer(t, r))
 				})
 			}

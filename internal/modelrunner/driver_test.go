@@ -178,18 +178,3 @@ func answer(tb testing.TB, r Runner) []int32 {
 	d.run(64, 8)
 	return s.Output
 }
-
-func byDevice(hs []ledger.Holding) map[string]int64 {
-	m := map[string]int64{}
-	for _, h := range hs {
-		m[h.Device] += h.Bytes
-	}
-	return m
-}
-
-func keys(m map[string]int64) (out []string) {
-	for k := range m {
-		out = append(out, k)
-	}
-	return out
-}

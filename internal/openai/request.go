@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -82,7 +83,7 @@ func readRequest(r *http.Request, into any) error {
 	}
 	known := map[string]reflect.Value{}
 	fields(reflect.ValueOf(into).Elem(), known)
-	for _, name := range sortedKeys(raw) {
+	for _, name := range slices.Sorted(maps.Keys(raw)) {
 		value := raw[name]
 		if string(value) == "null" || slices.Contains(ignored, name) {
 			continue
@@ -109,15 +110,6 @@ func readRequest(r *http.Request, into any) error {
 		}
 	}
 	return nil
-}
-
-func sortedKeys(m map[string]json.RawMessage) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // fields lists a struct's fields by their JSON names.

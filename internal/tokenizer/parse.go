@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -223,7 +224,7 @@ func (p *parser) splitBy(field string, raw json.RawMessage) splitBy {
 	p.read(field, raw, &c)
 	b, ok := behaviors[c.Behavior]
 	if !ok {
-		p.fail(field+".behavior", "unknown", strconv.Quote(c.Behavior), "one of "+strings.Join(keys(behaviors), ", "))
+		p.fail(field+".behavior", "unknown", strconv.Quote(c.Behavior), "one of "+strings.Join(slices.Sorted(maps.Keys(behaviors)), ", "))
 	}
 	if c.Pattern.Regex == nil {
 		return splitBy{literal(p.literal(field, c.Pattern)), b, c.Invert}
@@ -257,7 +258,7 @@ func (p *parser) metaspace(field string, raw json.RawMessage) metaspace {
 	if c.PrependScheme != nil {
 		s, ok := schemes[*c.PrependScheme]
 		if !ok {
-			p.fail(field+".prepend_scheme", "unknown", strconv.Quote(*c.PrependScheme), "one of "+strings.Join(keys(schemes), ", "))
+			p.fail(field+".prepend_scheme", "unknown", strconv.Quote(*c.PrependScheme), "one of "+strings.Join(slices.Sorted(maps.Keys(schemes)), ", "))
 		}
 		if m.scheme == never && s != never {
 			p.fail(field+".prepend_scheme", "contradicts add_prefix_space", *c.PrependScheme, "never, or no add_prefix_space: false")
@@ -381,13 +382,4 @@ func (p *parser) strip(field, char string, start, stop int) newDecoder {
 	}
 	step := stripToken(char, start, stop)
 	return func() decoder { return step }
-}
-
-func keys[V any](m map[string]V) []string {
-	list := make([]string, 0, len(m))
-	for k := range m {
-		list = append(list, k)
-	}
-	sort.Strings(list)
-	return list
 }

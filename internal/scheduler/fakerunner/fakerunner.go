@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync/atomic"
 
 	"github.com/enginetest/enginetest/internal/modelrunner"
@@ -49,19 +50,10 @@ func (r *Runner) Next(context []int32, st *sample.State) int32 {
 		fmt.Fprint(h, st.Params.Seed, len(st.Output))
 	}
 	next := int32((h.Sum64() >> 32) * uint64(r.Vocab) >> 32)
-	for st != nil && len(st.Output) < st.Params.MinTokens && contains(st.Params.StopIDs, next) {
+	for st != nil && len(st.Output) < st.Params.MinTokens && slices.Contains(st.Params.StopIDs, next) {
 		next = (next + 1) % r.Vocab
 	}
 	return next
-}
-
-func contains(ids []int32, id int32) bool {
-	for _, x := range ids {
-		if x == id {
-			return true
-		}
-	}
-	return false
 }
 
 // KVBytesPerBlock implements modelrunner.Runner.
