@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/enginetest/enginetest/internal/sample"
 	"github.com/enginetest/enginetest/internal/tokenizer"
@@ -178,6 +180,9 @@ func (p *SamplingParams) rules(l limits) (rules, error) {
 	for i, s := range p.Stop {
 		if s == "" {
 			return r, &ParamError{fmt.Sprintf("Stop[%d]", i), `""`, "a text"}
+		}
+		if !utf8.ValidString(s) { // it would cut the text inside a character
+			return r, &ParamError{fmt.Sprintf("Stop[%d]", i), strconv.Quote(s), "UTF-8"}
 		}
 	}
 	var err error

@@ -51,6 +51,7 @@ func TestParamsOutOfRange(t *testing.T) {
 		{"AllowedTokenIDs[0]", "a token id in [0, 512)", SamplingParams{AllowedTokenIDs: []int32{10_000_000}}},
 		{"StopTokenIDs[0]", "a token id in [0, 512)", SamplingParams{StopTokenIDs: []int32{512}}},
 		{"Stop[1]", "a text", SamplingParams{Stop: []string{"a", ""}}},
+		{"Stop[0]", "UTF-8", SamplingParams{Stop: []string{"a\xef"}}},
 		{"BadWords[0]", "a text that is not blank", SamplingParams{BadWords: []string{"  "}}},
 		{"Logprobs", "in [0, 512], or -1 for the whole vocabulary", SamplingParams{Logprobs: ptr(-2)}},
 		{"PromptLogprobs", "in [0, 512], or -1 for the whole vocabulary", SamplingParams{PromptLogprobs: ptr(513)}},
