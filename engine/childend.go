@@ -187,8 +187,7 @@ func (c *child) endGently(ctx context.Context, budget func(time.Duration) time.D
 	}
 	c.mu.Unlock()
 	err = out.Err.unpack()
-	var late *ShutdownTimeoutError
-	if errors.As(err, &late) {
+	if _, ok := errors.AsType[*ShutdownTimeoutError](err); ok {
 		c.phase("release", began, err.Error())
 		return nil // the next means will say where it hangs
 	}

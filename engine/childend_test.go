@@ -87,7 +87,7 @@ func TestChildFaultsInShutdown(t *testing.T) {
 			assert.ErrorContains(t, err, want)
 			assert.Equal(t, action == ActHang, errors.Is(err, ErrKilled), "%v", err)
 			var late *ShutdownTimeoutError
-			assert.False(t, errors.As(err, &late), "nothing goes on any more")
+			assert.NotErrorAs(t, err, &late, "nothing goes on any more")
 			var leak *LeakError
 			assert.Equal(t, action != ActExit && action != ActKill && action != ActHang, errors.As(err, &leak), "%v", err)
 			assert.Empty(t, e.Holdings(), "whatever it says, its process is gone")

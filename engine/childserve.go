@@ -132,8 +132,7 @@ func (s *served) flush() {
 	}
 	s.mu.Unlock()
 	err := s.link.Send(&n)
-	var tooBig *wire.TooBigError
-	if errors.As(err, &tooBig) {
+	if _, ok := errors.AsType[*wire.TooBigError](err); ok {
 		err = s.sendApart(n)
 	}
 	if err != nil {
@@ -150,8 +149,7 @@ func (s *served) sendApart(all news) error {
 	for _, u := range all.Updates {
 		one := news{Stats: all.Stats, Updates: []update{u}}
 		err := s.link.Send(&one)
-		var tooBig *wire.TooBigError
-		if errors.As(err, &tooBig) {
+		if tooBig, ok := errors.AsType[*wire.TooBigError](err); ok {
 			one.Updates[0] = update{Handle: u.Handle, Over: true, Err: pack(fmt.Errorf("engine: the output does not fit: %w", tooBig))}
 			err = s.link.Send(&one)
 		}

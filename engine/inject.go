@@ -178,8 +178,7 @@ func panicError(phase string, v any, stack []byte) *PanicError {
 	if err, ok := v.(error); ok {
 		e.err = err
 	}
-	var inner *PanicError
-	if errors.As(e.err, &inner) {
+	if inner, ok := errors.AsType[*PanicError](e.err); ok {
 		return inner
 	}
 	return e

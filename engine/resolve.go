@@ -110,8 +110,7 @@ func (c Config) resolveModel(maxPositions int) (Config, error) {
 // checkSplit refuses devices that cannot share the model, before any memory is taken.
 func (c Config) checkSplit(model *checkpoint.Config) error {
 	_, err := modelrunner.Split(*model, modelrunner.Shard{Size: c.TensorParallel})
-	var e *modelrunner.SplitError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*modelrunner.SplitError](err); ok {
 		return &ParamError{"TensorParallel", e.Size, "a number of devices that can share the model: " + e.Why()}
 	}
 	return err

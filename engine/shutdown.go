@@ -26,8 +26,7 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 		return err
 	}
 	err := e.b.shutdown(ctx)
-	var late *ShutdownTimeoutError
-	if !errors.As(err, &late) {
+	if _, ok := errors.AsType[*ShutdownTimeoutError](err); !ok {
 		e.dropped.Stop()
 	}
 	runtime.KeepAlive(e)

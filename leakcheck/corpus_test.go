@@ -49,8 +49,7 @@ func TestCorpus(t *testing.T) {
 			refs, undo := plant(c.Plant, 0)
 			err := leakcheck.Released(ctx, refs...)
 			v.planted++
-			var le *leakcheck.Error
-			if !errors.As(err, &le) {
+			if le, ok := errors.AsType[*leakcheck.Error](err); !ok {
 				t.Errorf("not found: %v", err)
 			} else {
 				v.found++

@@ -30,8 +30,7 @@ func ExampleTrack() {
 	e := open("llama")
 	ref := leakcheck.Track("engine", e, leakcheck.Patience(0)) // weak: it does not keep e
 
-	var leak *leakcheck.Error
-	if errors.As(ref.Released(context.Background()), &leak) {
+	if leak, ok := errors.AsType[*leakcheck.Error](ref.Released(context.Background())); ok {
 		fmt.Print(leak.Findings[0].Detail)
 	}
 	delete(engines, "llama")

@@ -235,8 +235,7 @@ func failedStart(t *testing.T, ctx context.Context, cfg engine.Config) error {
 		f.Close(ctx)
 		t.Fatal("the engine started")
 	}
-	var left *runner.Error
-	if errors.As(err, &left) {
+	if _, ok := errors.AsType[*runner.Error](err); ok {
 		t.Error(err)
 	}
 	return err

@@ -57,9 +57,7 @@ func config(fields map[string]string) []byte {
 		"architectures": `["LlamaForCausalLM"]`, "vocab_size": "512", "hidden_size": "64", "intermediate_size": "128",
 		"num_hidden_layers": "4", "num_attention_heads": "4", "max_position_embeddings": "1024",
 	}
-	for k, v := range fields {
-		all[k] = v
-	}
+	maps.Copy(all, fields)
 	var parts []string
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		if all[k] != "" {

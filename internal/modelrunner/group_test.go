@@ -28,8 +28,7 @@ func (f *fakeRank) call(name string) error {
 	defer f.mu.Unlock()
 	f.calls = append(f.calls, name)
 	err := f.fails[name]
-	var p *Panic
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*Panic](err); ok {
 		panic(p.err)
 	}
 	return err

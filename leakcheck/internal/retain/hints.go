@@ -2,6 +2,7 @@ package retain
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -14,17 +15,12 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 	for _, s := range steps {
 		edges.WriteString(s.Edge + "\n")
 	}
-	any := func(f func(s Step) bool) bool {
-		for _, s := range steps[:len(steps)-1] {
-			if f(s) {
-				return true
-			}
-		}
-		return false
+	some := func(f func(s Step) bool) bool {
+		return slices.ContainsFunc(steps[:len(steps)-1], f)
 	}
-	named := func(prefix string) bool { return any(func(s Step) bool { return strings.HasPrefix(s.Name, prefix) }) }
+	named := func(prefix string) bool { return some(func(s Step) bool { return strings.HasPrefix(s.Name, prefix) }) }
 	switch {
-	case named("method value") && any(func(s Step) bool { return strings.Contains(s.Edge, " key") }):
+	case named("method value") && some(func(s Step) bool { return strings.Contains(s.Edge, " key") }):
 		return "a cache keyed by a method value keeps its receiver: key it by the method expression, or delete the entry in Close"
 	case named("*context.timerCtx"):
 		return "a context with a deadline keeps its values and what waits for it until it fires or is cancelled: call its cancel function in Close"
@@ -48,11 +44,11 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 		return "a context keeps its values, and its parents' values, for as long as anything derived from it lives: pass an id, not the object"
 	case strings.Contains(edges.String(), "beyond its length"):
 		return "an element behind the slice's end is still in its array: clear it before cutting the slice (slices.Delete does)"
-	case any(func(s Step) bool {
+	case some(func(s Step) bool {
 		return strings.Contains(s.Note, "a string of ") && strings.Contains(s.Note, "keeps its whole array")
 	}):
 		return "a part of a string keeps the whole string: copy the part (strings.Clone)"
-	case any(func(s Step) bool { return strings.Contains(s.Note, "keeps its whole array") }):
+	case some(func(s Step) bool { return strings.Contains(s.Note, "keeps its whole array") }):
 		return "a part of a slice keeps the whole array: copy the part (slices.Clone)"
 	case x.throughError(views):
 		return "an error keeps what it was made with, for as long as somebody keeps the error: put an id or a string into it, not the object"
@@ -72,7 +68,7 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 		return "a goroutine that waits on a channel keeps all that it captured: close the channel or cancel its context in Close, and wait for it to end"
 	case root.Kind == "goroutine":
 		return "a goroutine keeps what it uses until it ends: stop it in Close, and wait for it"
-	case any(func(s Step) bool { return strings.Contains(s.Note, keepsWhole) }):
+	case some(func(s Step) bool { return strings.Contains(s.Note, keepsWhole) }):
 		return "a pointer to a part keeps the whole object: copy the value, or drop the pointer in Close"
 	case root.Note == notFreed:
 		return "what a package-level variable is initialised with lies in static memory and is never freed: clear its fields in Close, it is not enough to replace it"
