@@ -215,6 +215,7 @@ func TestKernelsAndModules(t *testing.T) {
 			t.Logf("fill32: %+v", a)
 			require.Positive(t, a.Registers)
 			require.NoError(t, fill.SetMaxDynamicShared(64<<10))
+			require.NoError(t, fill.SetCarveout(100))
 
 			const words = 1000
 			mem, err := w.Alloc("out", 4*words)

@@ -137,3 +137,11 @@ func (f *Function) SetMaxDynamicShared(n int) error {
 	}
 	return f.m.w.call(&f.m.w.d.fn.funcSetAttr, f.handle, 8, uintptr(n))
 }
+
+// SetCarveout says how much of an SM's memory is to be shared memory, in percent; -1: as the driver chooses.
+func (f *Function) SetCarveout(percent int) error {
+	if err := f.enter("Function.SetCarveout"); err != nil {
+		return err
+	}
+	return f.m.w.call(&f.m.w.d.fn.funcSetAttr, f.handle, 9, uintptr(percent))
+}

@@ -44,8 +44,22 @@ template <int NP> DEV void begin_head(const Heads& h, u32 row, int column, float
   }
 }
 
-// end_head adds the other parts and the bias, normalizes and rotates: what position is -1 for stays as it is.
-template <int NP> DEV void end_head(const Heads& h, u32 row, int column, const float* norm, int position, float* a, float* b) {
+// Turn is a position's rotation, as far as a lane needs it.
+template <int NP> struct Turn { float cos[NP], sin[NP]; };
+template <int NP> DEV Turn<NP> turn_of(const Heads& h, int position) {
+  Turn<NP> t;
+  int half = h.dim / 2;
+#pragma unroll
+  for (int i = 0; i < NP; i++) {
+    int e = (tid() & 31) + 32 * i;
+    u64 at = (u64)position * half + e;
+    t.cos[i] = e < half ? h.cos[at] : 0, t.sin[i] = e < half ? h.sin[at] : 0;
+  }
+  return t;
+}
+
+// end_head adds the other parts and the bias, normalizes and, if it is to, rotates.
+template <int NP> DEV void end_head(const Heads& h, u32 row, int column, const float* norm, bool rotate, const Turn<NP>& turn, float* a, float* b) {
   u32 lane = tid() & 31;
   int half = h.dim / 2;
   float sum = 0;
@@ -69,18 +83,12 @@ template <int NP> DEV void end_head(const Heads& h, u32 row, int column, const f
       if (e < half) a[i] *= scale * norm[e], b[i] *= scale * norm[e + half];
     }
   }
-  if (position < 0) return;
+  if (!rotate) return;
 #pragma unroll
   for (int i = 0; i < NP; i++) {
-    int e = lane + 32 * i;
-    if (e >= half) continue;
-    float c = h.cos[(u64)position * half + e], s = h.sin[(u64)position * half + e], x = a[i], y = b[i];
+    float c = turn.cos[i], s = turn.sin[i], x = a[i], y = b[i];
     a[i] = x * c - y * s, b[i] = y * c + x * s;
   }
-}
-template <int NP> DEV void head_of(const Heads& h, u32 row, int column, const float* norm, int position, float* a, float* b) {
-  begin_head<NP>(h, row, column, a, b);
-  end_head<NP>(h, row, column, norm, position, a, b);
 }
 
 // store_kv writes head kv of a row's keys or values to the cache, with zeros behind it.
@@ -118,7 +126,7 @@ template <int KV> DEV void rope(const Heads& h, const Cache& c, const int* posit
   for (int r = 0; r < ROWS; r++) {
     int row = row0 + r;
     if (row >= rows || position[r] < 0) continue;
-    end_head<NP>(h, row, head * h.dim, q ? h.q_norm : k ? h.k_norm : nullptr, q || k ? position[r] : -1, a[r], b[r]);
+    end_head<NP>(h, row, head * h.dim, q ? h.q_norm : k ? h.k_norm : nullptr, q || k, turn_of<NP>(h, position[r]), a[r], b[r]);
     if (!q) {
       store_kv<KV, NP>(k ? c.k : c.v, cache_at(c, h.kv_heads, slot[r], head - h.heads - (k ? 0 : h.kv_heads)), h.dim, c.pad, a[r], b[r]);
       continue;
@@ -167,9 +175,10 @@ template <int KV> DEV void unpack8(const Raw<KV>& r, float* f) {
 template <int KV> DEV float as_cached(float v) { return KV == F32 ? v : half_to_float((u16)pack2<F16>(v, 0)); }
 
 // attend: one row, one KV head and up to G of its query heads, one of gridDim.z shares of the context; grid (rows, KV heads * groups, splits). LPT lanes hold a
-// token's head, 8 elements each; the block's warps take turns. What a turn reads is under way during the one before. The last share to finish adds all up, in order.
+// token's head, 8 elements each; the block's warps take turns, of U tokens a lane. What a turn reads is under way during the one before. The last share to finish adds all
+// up, in order.
 template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c, const Attention& a, float* smem) {
-  const int TPW = 32 / LPT, U = 2, P = LPT * 8, NP = P < 128 ? 1 : P / 64;
+  const int TPW = 32 / LPT, U = G == 1 && KV == F16 ? 6 : 2, P = LPT * 8, NP = P < 128 ? 1 : P / 64;
   u32 warps = ntid() >> 5;
   // What a fused step reads first, its inputs and the tokens of earlier steps, was there before the kernel ahead of this one began.
   if (a.fused) let_dependents();
@@ -209,7 +218,12 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
 #pragma unroll
   for (int u = 0; u < U; u++) fetch(u, t0 + u * step);
 
-  if (a.fused) dependency_wait();
+  Turn<NP> turn;
+  int slot = 0;
+  if (a.fused) {
+    turn = turn_of<NP>(h, position), slot = a.slots[row];
+    dependency_wait();
+  }
 
   // The queries, scaled, into shared memory; the new key and value as well, and into the cache by the block whose share has them.
 #pragma unroll 1
@@ -219,8 +233,11 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
     int column = is_q ? (head0 + i) * h.dim : (h.heads + kv + (is_k ? 0 : h.kv_heads)) * h.dim, half = h.dim / 2;
     float by = is_q ? a.scale * log2e : 1;
     float* to_shared = is_q ? q + i * c.pad : is_k ? fresh : fresh + c.pad;
-    if (a.fused) head_of<NP>(h, row, column, is_q ? h.q_norm : is_k ? h.k_norm : nullptr, is_q || is_k ? position : -1, x, y);
-    if (!is_q) store_kv<KV, NP>(is_k ? c.k : c.v, cache_at(c, h.kv_heads, a.slots[row], kv), h.dim, c.pad, x, y);
+    if (a.fused) {
+      begin_head<NP>(h, row, column, x, y);
+      end_head<NP>(h, row, column, is_q ? h.q_norm : is_k ? h.k_norm : nullptr, is_q || is_k, turn, x, y);
+    }
+    if (!is_q) store_kv<KV, NP>(is_k ? c.k : c.v, cache_at(c, h.kv_heads, slot, kv), h.dim, c.pad, x, y);
 #pragma unroll
     for (int j = 0; j < NP; j++) {
       int e = lane + 32 * j;
@@ -255,6 +272,7 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
   for (; t0 - (int)sub < to; t0 += step * U) {
 #pragma unroll
     for (int u = 0; u < U; u++) {
+      if (t0 - (int)sub + u * step >= to) break; // none of the warp's
       float kf[8], vf[8];
       unpack8<KV>(rk[u], kf);
       unpack8<KV>(rv[u], vf);
@@ -300,9 +318,9 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
     int g = i / P, d = i % P;
     if (g >= n || d >= c.pad) continue;
     float top = -1e30f, sum = 0, v = 0;
-#pragma unroll 1
+#pragma unroll 4
     for (u32 w = 0; w < warps; w++) top = fmax2(top, ml[(w * G + g) * 2]);
-#pragma unroll 1
+#pragma unroll 4
     for (u32 w = 0; w < warps; w++) {
       float f = ex2(ml[(w * G + g) * 2] - top);
       sum += ml[(w * G + g) * 2 + 1] * f, v += o[(w * G + g) * c.pad + d] * f;
@@ -317,23 +335,21 @@ template <int KV, int LPT, int G> DEV void attend(const Heads& h, const Cache& c
   }
   if (splits == 1) return;
   __shared__ u32 last;
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  fence();
   barrier();
-  if (tid() == 0) {
-    u32 old;
-    asm volatile("atom.global.inc.u32 %0, [%1], %2;" : "=r"(old) : "l"(a.done + unit), "r"(splits - 1) : "memory");
-    last = old == splits - 1;
-  }
+  if (tid() == 0) last = on_global_inc(a.done + unit, splits - 1) == splits - 1;
   barrier();
   if (!last) return;
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  fence();
 #pragma unroll 1
   for (int i = tid(); i < G * P; i += ntid()) {
     int g = i / P, d = i % P;
     if (g >= n || d >= h.dim) continue;
     float top = -1e30f, sum = 0, v = 0;
     const float* p = all + g * (c.pad + 2);
+#pragma unroll 8
     for (u32 s = 0; s < splits; s++) top = fmax2(top, load_fresh(p + s * stride + c.pad));
+#pragma unroll 8
     for (u32 s = 0; s < splits; s++) {
       float f = ex2(load_fresh(p + s * stride + c.pad) - top);
       sum += load_fresh(p + s * stride + c.pad + 1) * f, v += load_fresh(p + s * stride + d) * f;

@@ -125,7 +125,16 @@ DEV u32 on_shared_add(u32* p, u32 v) {
   return r;
 }
 DEV u32 on_global_add(u32* p, u32 v) { u32 r; asm volatile("atom.global.add.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(v) : "memory"); return r; }
+DEV u32 on_global_inc(u32* p, u32 last) { // counts to last, and begins again; returns what was there
+  u32 r;
+  asm volatile("atom.global.inc.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(last) : "memory");
+  return r;
+}
 DEV void on_global_add64(u64* p, u64 v) { asm volatile("red.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
+
+// copy16 copies 16 bytes to shared memory, and nobody waits until wait_copies, which waits for all of this thread's.
+DEV void copy16(u32 shared, const void* p) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(p) : "memory"); }
+DEV void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 DEV float half_to_float(u16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
 DEV float clamp_half(float v) { return v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v; } // NaN stays

@@ -21,7 +21,6 @@ DEV void tile_of(u32 b, u32 nt, u32 nn, u32& tile_t, u32& tile_n) {
   tile_n = in / size;
 }
 
-DEV void copy16(u32 shared, const void* p) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(p) : "memory"); }
 DEV void matrix4(u32* r, u32 shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared) : "memory");
 }

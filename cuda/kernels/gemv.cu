@@ -1,5 +1,8 @@
 // One row times a matrix: y = W x, in float32. A block works on groups of 16 rows: 8 or 16 warps that share the columns (16-bit weights), or 16 that take a row each.
-// With a norm weight, x is normalized on the way: y = W (x * weight) / rms(x). x lies in shared memory.
+// With a norm weight, x is normalized on the way: y = W (x * weight) / rms(x). x lies in shared memory, the norm's weight behind it.
+//
+// What counts for the small ones is how soon they are done once x is there: all that does not depend on it is under way before dependency_wait, what does is asked for at
+// once, and what can be done later is.
 
 struct Gemv {
   const u8* w;
@@ -12,43 +15,63 @@ struct Gemv {
   int rows, kb;
 };
 
-// stage puts x into shared memory; it returns what the products are to be multiplied with.
-DEV float stage(const Gemv& a, float* xs, float* red) {
-  float sum = 0;
-  for (u32 i = tid(); i < (u32)a.kb * 8; i += ntid()) {
-    F4 v = loadf4(a.x + i * 4);
-    if (a.weight) {
-      F4 w = loadf4(a.weight + i * 4);
-      sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-      v = F4{v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
-    }
-    *(F4*)(xs + i * 4) = v;
-  }
-  if (!a.weight) {
-    barrier();
-    return 1;
-  }
-  return rsqrt(sum_block(sum, red) / a.width + a.eps);
+// begin asks for the norm's weight.
+DEV void begin(const Gemv& a, float* xs) {
+  if (a.weight)
+    for (u32 i = tid(); i < (u32)a.kb * 8; i += ntid()) copy16(shared_address(xs + (a.kb * 8 + i) * 4), a.weight + i * 4);
 }
 
-// finish is called by threads 0 to 15 with the result of row i of a group.
-DEV void finish(const Gemv& a, u32 group, float v) {
+// stage puts x into shared memory, times the norm's weight. The sums of squares, a float a warp, are in red after the next barrier.
+DEV void stage(const Gemv& a, float* xs, float* red) {
+  for (u32 i = tid(); i < (u32)a.kb * 8; i += ntid()) copy16(shared_address(xs + i * 4), a.x + i * 4);
+  wait_copies();
+  float sum = 0;
+  if (a.weight) {
+    for (u32 i = tid(); i < (u32)a.kb * 8; i += ntid()) {
+      F4 v = loadf4(xs + i * 4), w = loadf4(xs + (a.kb * 8 + i) * 4);
+      sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+      *(F4*)(xs + i * 4) = F4{v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
+    }
+  }
+  barrier();
+  if (!a.weight) return;
+#pragma unroll
+  for (int m = 16; m; m >>= 1) sum += shx(sum, m);
+  if ((tid() & 31) == 0) red[tid() >> 5] = sum;
+}
+
+// Threads 0 to 15 finish a row of a group each. Addends are what its product is added to.
+struct Addends { float bias, old; };
+DEV Addends addends(const Gemv& a, u32 group) {
+  int row = group * 16 + tid();
+  bool in = tid() < 16 && row < a.rows;
+  return Addends{in && a.bias ? a.bias[row] : 0, in && a.mode == ADD ? a.out[row] : 0};
+}
+// scale_of is what the products are to be multiplied with.
+template <int NW> DEV float scale_of(const Gemv& a, const float* red) {
+  if (!a.weight) return 1;
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < NW; w++) sum += red[w];
+  return rsqrt(sum / a.width + a.eps);
+}
+DEV void finish(const Gemv& a, u32 group, float v, const Addends& to) {
   u32 i = tid(), row = group * 16 + i;
-  if (a.bias && (int)row < a.rows) v += a.bias[row];
+  v += to.bias;
   if (a.mode == SILU) {
     float up;
     asm volatile("shfl.sync.bfly.b32 %0, %1, 8, 0x1f, 0xffff;" : "=f"(up) : "f"(v));
     if (i < 8 && (int)row < a.rows) a.out[group * 8 + i] = silu(v) * up;
   } else if ((int)row < a.rows) {
-    a.out[row] = a.mode == ADD ? a.out[row] + v : v;
+    a.out[row] = to.old + v;
   }
 }
 
 // NW warps; each has U column blocks of 32 under way.
 template <int W, int NW> DEV void gemv16(const Gemv& a, float* xs) {
   const int U = 8;
-  __shared__ float red[NW], part[NW][17];
-  u32 lane = tid() & 31, warp = tid() >> 5, g = lane >> 2, t = lane & 3, groups = (a.rows + 15) / 16, group = bid();
+  __shared__ float red[NW], part[2][NW][17];
+  u32 lane = tid() & 31, warp = tid() >> 5, g = lane >> 2, t = lane & 3, groups = (a.rows + 15) / 16, group = bid(), turn = 0;
   const u8* base = a.w + g * 64 + ((t ^ ((g >> 1) & 3)) << 4);
   V4 w[U][2];
 #pragma unroll
@@ -60,8 +83,11 @@ template <int W, int NW> DEV void gemv16(const Gemv& a, float* xs) {
     load_weight_if(w[u][0], p, (int)(warp + u * NW) < a.kb);
     load_weight_if(w[u][1], p + 512, (int)(warp + u * NW) < a.kb);
   }
+  begin(a, xs);
   dependency_wait();
-  float scale = stage(a, xs, red);
+  Addends to = addends(a, group);
+  stage(a, xs, red);
+  float scale = 1; // in threads 0 to 15
 #pragma unroll 1
   for (; group < groups; group += nbid()) {
     u32 then = group + nbid();
@@ -88,24 +114,29 @@ template <int W, int NW> DEV void gemv16(const Gemv& a, float* xs) {
     }
     row = next;
     s0 += shx(s0, 1), s0 += shx(s0, 2), s1 += shx(s1, 1), s1 += shx(s1, 2);
-    if (t == 0) part[warp][g] = s0, part[warp][g + 8] = s1;
+    float(*p)[17] = part[turn];
+    turn ^= 1; // what is there may still be read in the next group
+    if (t == 0) p[warp][g] = s0, p[warp][g + 8] = s1;
     barrier();
     if (tid() < 16) {
+      if (group == bid()) scale = scale_of<NW>(a, red);
       float v = 0;
 #pragma unroll
-      for (int i = 0; i < NW; i++) v += part[i][tid()];
-      finish(a, group, v * scale);
+      for (int i = 0; i < NW; i++) v += p[i][tid()];
+      finish(a, group, v * scale, to);
     }
-    barrier();
+    to = addends(a, then);
   }
 }
 
 DEV void gemv32(const Gemv& a, float* xs) {
   __shared__ float red[16], part[16];
+  begin(a, xs);
   dependency_wait();
   u32 lane = tid() & 31, warp = tid() >> 5, groups = (a.rows + 15) / 16;
-  float scale = stage(a, xs, red);
+  stage(a, xs, red);
   for (u32 group = bid(); group < groups; group += nbid()) {
+    Addends to = addends(a, group);
     const float* w = (const float*)a.w + (u64)(group * 16 + warp) * a.kb * 32;
     float s = 0;
 #pragma unroll 4
@@ -117,7 +148,7 @@ DEV void gemv32(const Gemv& a, float* xs) {
     for (int m = 16; m; m >>= 1) s += shx(s, m);
     if (lane == 0) part[warp] = s;
     barrier();
-    if (tid() < 16) finish(a, group, part[tid()] * scale);
+    if (tid() < 16) finish(a, group, part[tid()] * scale_of<16>(a, red), to);
     barrier();
   }
 }

@@ -113,7 +113,7 @@ func testGemv(k *kernel) {
 			default:
 				out = r.out("out", 4*c.rows)
 			}
-			r.launch(k.name, cuda.Dim{X: c.blocks}, threads, kb*128, w.buffer, r.in("x", floats(x0.v)), optional(weight), c.cols, float32(normEps), optional(bias), out, c.mode, c.rows, kb)
+			r.launch(k.name, cuda.Dim{X: c.blocks}, threads, 2*kb*128, w.buffer, r.in("x", floats(x0.v)), optional(weight), c.cols, float32(normEps), optional(bias), out, c.mode, c.rows, kb)
 			r.near(out, want, len(want), sum(c.cols))
 		})
 	}

@@ -62,7 +62,7 @@ DEV void best_of_block(double& s, int& id) {
 // most_likely: of the tokens that this thread looks at, the one with the largest logit.
 DEV void most_likely(const float* row, int vocab, double& score, int& id) {
   float top = asf(0xff800000u);
-  const int U = 4;
+  const int U = 8;
   int every = nbid() * 256;
 #pragma unroll 1
   for (int i = bid() * 256 + tid(); i < vocab; i += U * every) {
@@ -125,8 +125,20 @@ template <class F> DEV void run(const Draw& d, const float* row, int vocab, floa
   }
 }
 
-// race: gridDim.x blocks share a row of logits; grid (shares, rows).
-KERNEL __launch_bounds__(256, 4) race(const float* logits, const Draw* draws, Best* best, int vocab) {
+// pick: of a row's shares the best. -1: no token is left; -2: a logit overflows, the host has to draw.
+DEV void pick(const Best* best, int shares, float temperature, int* token) {
+  double score = from_bits(0xfff0000000000000ull);
+  int id = -1;
+  for (int i = tid(); i < shares; i += 256) {
+    Best b = best[i];
+    if (before(b.score, b.id, score, id)) score = b.score, id = b.id;
+  }
+  best_of_block(score, id);
+  if (tid() == 0) *token = temperature == 0 || (score > -1e38 && score < 1e38) ? id : id < 0 ? -1 : -2;
+}
+
+// race: gridDim.x blocks share a row of logits, and the last to finish picks the token; grid (shares, rows). done: of each row, 0 before and after.
+KERNEL __launch_bounds__(256, 4) race(const float* logits, const Draw* draws, Best* best, u32* done, int* tokens, int vocab) {
   dependency_wait();
   const float* row = logits + (u64)bidy() * vocab;
   Draw d = draws[bidy()];
@@ -138,21 +150,20 @@ KERNEL __launch_bounds__(256, 4) race(const float* logits, const Draw* draws, Be
     run(d, row, vocab, asf(0xff800000u), [](float, int) { return true; }, score, id);
   }
   best_of_block(score, id);
-  if (tid() == 0) best[bidy() * nbid() + bid()] = Best{score, id, 0};
+  __shared__ bool last;
+  best += (u64)bidy() * nbid();
+  if (tid() == 0) {
+    best[bid()] = Best{score, id, 0};
+    fence();
+    last = on_global_inc(done + bidy(), nbid() - 1) == nbid() - 1;
+    fence();
+  }
+  barrier();
+  if (last) pick(best, nbid(), d.temperature, tokens + bidy());
 }
 
-// winner: one block of 256 a row. -1: no token is left; -2: a logit overflows, the host has to draw.
+// winner picks a row's token by itself: one block of 256 a row.
 KERNEL winner(const Best* best, const Draw* draws, int shares, int* tokens) {
   dependency_wait();
-  double score = from_bits(0xfff0000000000000ull);
-  int id = -1;
-  for (int i = tid(); i < shares; i += 256) {
-    Best b = best[bid() * shares + i];
-    if (before(b.score, b.id, score, id)) score = b.score, id = b.id;
-  }
-  best_of_block(score, id);
-  if (tid() == 0) {
-    if (draws[bid()].temperature != 0 && !(score > -1e38 && score < 1e38)) id = id < 0 ? -1 : -2;
-    tokens[bid()] = id;
-  }
+  pick(best + bid() * shares, shares, draws[bid()].temperature, tokens + bid());
 }

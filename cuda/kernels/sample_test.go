@@ -10,7 +10,7 @@ import (
 )
 
 var sampleTests = []kernelTest{
-	{[]string{"race"}, testRace, []wrong{set("another vocabulary", 3, 1008)}},
+	{[]string{"race"}, testRace, []wrong{set("another vocabulary", 5, 1008)}},
 	{[]string{"winner"}, testWinner, []wrong{set("one share fewer", 2, 4)}},
 }
 
@@ -47,7 +47,7 @@ func (d draw) score(logit float64, token int) float64 {
 	return float64(float32(logit)/d.temperature) + d.gumbel(token)
 }
 
-// testRace: the best of each share has the score that its token has, and the best of all shares is the best of the row.
+// testRace: the best of each share has the score that its token has, the best of all shares is the best of the row, and it is the token.
 func testRace(k *kernel) {
 	for _, c := range []struct{ vocab, shares, rows int }{{1009, 3, 6}, {5, 4, 3}, {40000, 8, 3}, {1, 1, 2}} {
 		k.run(fmt.Sprintf("%+v", c), func(r *run) {
@@ -68,11 +68,13 @@ func testRace(k *kernel) {
 					logits.row(5)[j] = math.Inf(-1)
 				}
 			}
-			best := r.out("best", 16*c.rows*c.shares)
-			r.launch("race", cuda.Dim{X: c.shares, Y: c.rows}, 256, 0, r.in("logits", floats(logits.v)), r.in("draws", all), best, c.vocab)
+			best, tokens := r.out("best", 16*c.rows*c.shares), r.in("tokens", words(make([]int, c.rows)...)) // poison is -1, which is an answer
+			done := r.in("done", words(make([]int, c.rows)...))
+			r.launch("race", cuda.Dim{X: c.shares, Y: c.rows}, 256, 0, r.in("logits", floats(logits.v)), r.in("draws", all), best, done, tokens, c.vocab)
 			best.checked = true
+			var picked []int
 			for i, d := range draws {
-				want, got := math.Inf(-1), math.Inf(-1)
+				want, got, token := math.Inf(-1), math.Inf(-1), -1
 				for j, x := range logits.row(i) {
 					want = max(want, d.score(x, j))
 				}
@@ -86,10 +88,14 @@ func testRace(k *kernel) {
 					if id >= 0 {
 						r.close(fmt.Sprintf("row %d, share %d, token %d", i, s, id), score, d.score(logits.row(i)[id], id))
 					}
-					got = max(got, score)
+					if score > got || score == got && id < token {
+						got, token = score, id
+					}
 				}
+				picked = append(picked, token)
 				r.close(fmt.Sprintf("row %d", i), got, want)
 			}
+			r.same(tokens, words(picked...))
 		})
 	}
 }

@@ -72,7 +72,7 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 			lanes = strconv.Itoa(n)
 		}
 	}
-	together, name := r.together()
+	together, name := r.together(s.tokens)
 	groups := (r.NumHeads/r.NumKVHeads + together - 1) / together
 	warps := 4
 	if s.decode {
@@ -106,9 +106,10 @@ func (r *Runner) tiled() bool {
 	return !r.kvF32 && r.HeadDim == r.headPad && slices.Contains([]int{64, 80, 96, 128}, r.HeadDim)
 }
 
-// together is how many query heads share a block of the attention kernel.
-func (r *Runner) together() (int, string) {
-	if r.NumHeads == r.NumKVHeads {
+// together is how many query heads share a block of the attention kernel. For one row each has its own: that they all read the same keys and values costs less than that
+// most of the device has nothing to do.
+func (r *Runner) together(rows int) (int, string) {
+	if r.NumHeads == r.NumKVHeads || rows == 1 {
 		return 1, "1"
 	}
 	return headsTogether, "4"
@@ -117,7 +118,7 @@ func (r *Runner) together() (int, string) {
 // attentionSplits is how many blocks share a context: as many as fill the device and have 128 tokens each; putting their shares together costs as much as 100
 // tokens. A power of two, so that few graphs are needed.
 func (r *Runner) attentionSplits(rows, context int) int {
-	together, _ := r.together()
+	together, _ := r.together(rows)
 	units := rows * r.NumKVHeads * ((r.NumHeads/r.NumKVHeads + together - 1) / together)
 	n := 1
 	for units*n*2 <= maxUnits && units*n < r.kernels.sms && context > 256*n {

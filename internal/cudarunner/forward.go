@@ -12,7 +12,7 @@ const (
 	store, silu, add    = 0, 1, 2
 )
 
-// headsTogether is how many query heads of a KV head a block of the attention kernel takes.
+// headsTogether is how many query heads of a KV head a block of the attention kernel takes when there is more than one row.
 const headsTogether = 4
 
 // step is what the kernels of one step need to know of it. Everything else they read from the device: a graph is a step's kernels for any batch of the same shape.
@@ -153,7 +153,11 @@ func (r *Runner) gemv(m matrix, x, norm int64, out cuda.DevicePtr, mode int, wit
 	case groups <= r.kernels.sms && m.kb() >= r.kernels.gemvWide: // one block on an SM, which has to keep enough of its long rows under way
 		threads, name = 512, "gemv16_"+r.weight.String()
 	}
-	return r.run(name, cuda.Dim{X: min(groups, r.kernels.gemvBlocks*r.kernels.sms)}, threads, m.kb()*128, r.at(m.at), r.work.ptr(x), r.at(norm), r.HiddenSize,
+	shared := m.kb() * 128
+	if norm != 0 {
+		shared *= 2
+	}
+	return r.run(name, cuda.Dim{X: min(groups, r.kernels.gemvBlocks*r.kernels.sms)}, threads, shared, r.at(m.at), r.work.ptr(x), r.at(norm), r.HiddenSize,
 		float32(r.RMSNormEps), r.at(bias), out, mode, m.rows, m.kb())
 }
 
@@ -318,8 +322,6 @@ func (r *Runner) draw(s *step, n int) error {
 	if s.sifted {
 		return r.sift(s, n)
 	}
-	if err := r.run("race", cuda.Dim{X: raceShares, Y: n}, 256, 0, w.ptr(w.logits), s.in.draws, w.ptr(w.best), r.VocabSize); err != nil {
-		return err
-	}
-	return r.run("winner", cuda.Dim{X: n}, 256, 0, w.ptr(w.best), s.in.draws, raceShares, r.in.tokens.Ptr()) // in host memory: a copy would take 6 µs
+	// The tokens go to host memory: a copy would take 6 µs.
+	return r.run("race", cuda.Dim{X: raceShares, Y: n}, 256, 0, w.ptr(w.logits), s.in.draws, w.ptr(w.best), w.ptr(w.done), r.in.tokens.Ptr(), r.VocabSize)
 }

@@ -2,6 +2,7 @@ package cudarunner
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/cuda/kernels"
@@ -68,8 +69,19 @@ func (k *kernelSet) function(name string) (*cuda.Function, error) {
 			return nil, err
 		}
 	}
+	if ofOneRow(name) {
+		if err := f.SetCarveout(100); err != nil {
+			return nil, err
+		}
+	}
 	k.functions[name] = f
 	return f, nil
+}
+
+// ofOneRow says whether a kernel is one of a layer of a step of one row. Those overlap, and an SM has to be empty to divide its memory into cache and shared memory in
+// another way, so all want it to be shared memory. Left to the driver, the graph of a step took 0.711 ms instead of 0.699.
+func ofOneRow(name string) bool {
+	return strings.HasPrefix(name, "gemv") || strings.HasPrefix(name, "attend") && strings.HasSuffix(name, "_1")
 }
 
 // run launches a kernel. Arguments are int (int in C), int64 (u64), float32 and addresses, in the order of its parameters.

@@ -59,6 +59,7 @@ DEV float rn_add(float a, float b) { return a + b; }
 DEV float rn_div(float a, float b) { return a / b; }
 DEV u32 on_shared_add(u32* p, u32 v) { return (*p += v) - v; }
 DEV u32 on_global_add(u32* p, u32 v) { return (*p += v) - v; }
+DEV u32 on_global_inc(u32* p, u32 last) { u32 was = *p; *p = was >= last ? 0 : was + 1; return was; }
 DEV void on_global_add64(u64* p, u64 v) { *p += v; }
 
 template <class T> T shuffle(T v, int from) {
