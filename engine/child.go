@@ -83,6 +83,9 @@ func openChild(ctx context.Context, cfg Config) (*Engine, error) {
 		grace := exitBudget
 		if _, own := err.(*coreError); !own { //nolint:errorlint // the core's own words say what was opened
 			err, grace = fmt.Errorf("opening %s: %w", cfg.Model, err), 0
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = errors.Join(err, c.askForStacks())
+			}
 		}
 		if end, _ := ctx.Deadline(); !time.Now().Before(end) {
 			<-ctx.Done() // the core's clock was first

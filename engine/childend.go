@@ -103,6 +103,17 @@ func (c *child) giveUp(grace time.Duration) error {
 	return c.sweep()
 }
 
+// askForStacks ends a core that hangs while it loads, and gives what it prints then: what its goroutines do.
+func (c *child) askForStacks() error {
+	c.mu.Lock()
+	c.expected = true
+	c.mu.Unlock()
+	if c.proc.Signal(syscall.SIGTERM) != nil || !within(c.dead, twoWitnesses) {
+		return nil // it is stopped
+	}
+	return fmt.Errorf("engine: %s, told to show where it hangs%s", c.ended, c.tail.quote())
+}
+
 // within waits for something to happen.
 func within(happened <-chan struct{}, limit time.Duration) bool {
 	select {

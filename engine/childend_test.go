@@ -171,7 +171,7 @@ func TestSIGTERMShowsWhatHangs(t *testing.T) {
 	require.Eventually(t, func() bool { return e.b.(*child).faultReports()[0].Fired == 1 }, 5*time.Second, time.Millisecond)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
 	err = <-got
-	assert.ErrorContains(t, err, "exited with code 143; its log, from the crash on:\n    engine core: SIGTERM during the shutdown; goroutines:")
+	assert.ErrorContains(t, err, "exited with code 143; its log, from the crash on:\n    engine core: SIGTERM, and it was told to stop; goroutines:")
 	assert.ErrorContains(t, err, "inject.go", "the place")
 	assert.Empty(t, children())
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/enginetest/enginetest/cuda/cudatest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -97,6 +98,23 @@ func TestSilentChildNamesTheOption(t *testing.T) {
 	assert.ErrorContains(t, err, "the engine has not started within Config.StartTimeout (500ms)")
 	assert.ErrorContains(t, err, ` (T (stopped)) has not answered "open" for `)
 	assert.Less(t, time.Since(began), 10*time.Second)
+	assert.Empty(t, children())
+}
+
+// A core that hangs in its driver while it loads shows where.
+func TestChildHangingOpenShowsWhere(t *testing.T) {
+	path, err := cudatest.Build()
+	if errors.Is(err, cudatest.ErrNoCompiler) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	t.Setenv("ENGINETEST_LIBCUDA", path)
+	t.Setenv("STUB_FAIL", fmt.Sprintf("cuModuleLoadDataEx:1:%d", cudatest.Hang))
+	_, err = Open(t.Context(), Config{Model: tinyLlama, Device: "cuda", Core: ChildProcess, Logger: quiet, StartTimeout: 300 * time.Millisecond})
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.ErrorContains(t, err, "within Config.StartTimeout (300ms)")
+	assert.ErrorContains(t, err, "exited with code 143, told to show where it hangs; its log, from the crash on:\n    engine core: SIGTERM, ")
+	assert.ErrorContains(t, err, "cudarunner.", "the place")
 	assert.Empty(t, children())
 }
 

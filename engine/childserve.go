@@ -25,7 +25,7 @@ type served struct {
 	requests map[uint64]*request
 	calls    map[uint64]context.CancelFunc
 	next     news
-	stopping bool // the parent has ordered the shutdown
+	stopping bool // the parent has ordered the shutdown, or does not wait any more for what it loads
 }
 
 // serve runs a core until its parent closes the link, or is gone. It does not return.
@@ -48,7 +48,7 @@ func serve(link *wire.Conn) {
 	}
 }
 
-const sigtermDump = "engine core: SIGTERM during the shutdown"
+const sigtermDump = "engine core: SIGTERM, and it was told to stop"
 
 // onTerminate ends a core that was told to stop and does not. Before that its life is the parent's business: whoever signals a whole control
 // group means the parent to drain.
@@ -173,6 +173,11 @@ func (s *served) engine() *core {
 }
 
 func (s *served) open(ctx context.Context, cfg Config) (opened, error) {
+	defer context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		s.stopping = true
+		s.mu.Unlock()
+	})()
 	e, err := open(ctx, cfg, func(c *core) (model, error) {
 		// Not flush: a message wakes the parent on this processor, and the step would wait. The sender has its turn as callers in process have.
 		c.published = s.rouse

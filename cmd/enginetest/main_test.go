@@ -108,7 +108,7 @@ func TestGenerateEndsWithTheSignalThatEndedIt(t *testing.T) {
 	var stderr strings.Builder
 	code := run(ctx, []string{"generate", "--prompt-ids", "1", "--n", "64", "--temperature", "1", "--max-tokens", "1000", "--ignore-eos"}, nil, io.Discard, &stderr)
 	assert.Equal(t, exitFailed, code)
-	assert.Contains(t, stderr.String(), "context canceled: interrupt signal received")
+	assert.Contains(t, stderr.String(), "interrupt signal received", "while it loads, or later")
 }
 
 // TestGenerateReferences compares with Hugging Face: tokens equal, log-probabilities within 1e-4.
