@@ -46,7 +46,7 @@ func byOwner(hs []ledger.Holding) []Finding {
 		}
 		f := Finding{Kind: Buffer, Name: owner, Signature: "buffer " + owner, accept: owner}
 		f.Text = fmt.Sprintf("%s of device memory not given back by owner %s (%d allocations)", ledger.FormatBytes(bytes), owner, len(g))
-		f.Detail = strings.TrimLeft(ledger.Format(g[:min(len(g), 8)]), " ")
+		f.Detail = strings.ReplaceAll("\n"+ledger.Format(g[:min(len(g), 8)]), "\n    ", "\n")[1:]
 		if len(g) > 8 {
 			f.Detail += fmt.Sprintf("… %d more\n", len(g)-8)
 		}

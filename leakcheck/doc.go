@@ -42,7 +42,7 @@
 // A buffer:
 //
 //	leakcheck: 64.0 MiB of device memory not given back by owner kv_cache (1 allocations)
-//	    64.0 MiB  kv_cache     GPU-0 (plain)
+//	      64.0 MiB  kv_cache     GPU-0 (plain)
 //
 // The host:
 //

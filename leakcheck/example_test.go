@@ -84,7 +84,7 @@ func ExampleFreed() {
 	fmt.Println(leakcheck.Freed(context.Background(), gpu, leakcheck.Patience(0)))
 	// Output:
 	// leakcheck: 64.0 MiB of device memory not given back by owner kv_cache (1 allocations)
-	//     64.0 MiB  kv_cache     GPU-0 (plain)
+	//       64.0 MiB  kv_cache     GPU-0 (plain)
 	//     the ledger does not record stacks: make it with ledger.New(true) to see who allocated
 	//     to accept: leakcheck.Allow("kv_cache")
 }

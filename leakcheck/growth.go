@@ -10,7 +10,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/enginetest/enginetest/leakcheck/internal/retain"
 	"github.com/enginetest/enginetest/ledger"
@@ -92,7 +91,7 @@ func MeasureGrowth(ctx context.Context, rounds int, round func(i int), opts ...O
 		}
 		rep.Samples = append(rep.Samples, sample(cfg))
 		if i+1 == rep.Warmup {
-			before = takeBaseline()
+			before = takeBaseline(cfg)
 		}
 	}
 	rep.trends(cfg)
@@ -100,13 +99,13 @@ func MeasureGrowth(ctx context.Context, rounds int, round func(i int), opts ...O
 		return rep, nil
 	}
 	measured := float64(rounds - rep.Warmup)
-	if slices.ContainsFunc(rep.Trends, func(t Trend) bool { return t.Measure == "Go heap" && t.Grows() }) {
+	if slices.ContainsFunc(rep.Trends, func(t Trend) bool { return t.Measure == heapMeasure && t.Grows() }) {
 		rep.attribute(before, liveSites(), measured)
 	}
 	var fs []Finding
 	for _, tr := range rep.Trends {
 		if tr.Grows() {
-			fs = append(fs, rep.finding(tr, rounds, cfg, before.goroutines))
+			fs = append(fs, rep.finding(tr, rounds, cfg, before))
 		}
 	}
 	runtime.KeepAlive(round) // what the rounds keep hangs on it
@@ -122,36 +121,33 @@ func sample(cfg config) (s Sample) {
 	s.Heap, s.Objects, s.Goroutines = int64(m.HeapAlloc), int64(m.HeapObjects), int64(runtime.NumGoroutine())
 	s.OffHeap = max(0, residentBytes()-int64(m.Sys-m.HeapReleased)) // too low while Go has memory that it never touched
 	s.Descriptors = openDescriptors()
-	for _, d := range cfg.memory {
-		if rep := d.reporter(); rep != nil {
-			for _, h := range rep.Holdings() {
-				if len(d.owners) == 0 || slices.Contains(d.owners, h.Owner) {
-					s.Device += h.Bytes
-				}
-			}
-		}
+	for _, bytes := range cfg.owners() {
+		s.Device += bytes
 	}
 	return s
 }
 
+// owners adds up the device memory that is watched, by owner.
+func (cfg config) owners() map[string]int64 {
+	out := map[string]int64{}
+	for _, d := range cfg.memory {
+		if rep := d.reporter(); rep != nil {
+			for _, h := range rep.Holdings() {
+				if len(d.owners) == 0 || slices.Contains(d.owners, h.Owner) {
+					out[h.Owner] += h.Bytes
+				}
+			}
+		}
+	}
+	return out
+}
+
 // trends judges every measure; those that grow come first.
 func (r *GrowthReport) trends(cfg config) {
-	heap, offHeap := 16.0*(1<<10), 1.0*(1<<20)
-	if cfg.growth != nil {
-		heap, offHeap = float64(*cfg.growth), float64(*cfg.growth)
-	}
-	for _, m := range []struct {
-		name    string
-		allowed float64
-		bytes   bool
-		of      func(Sample) int64
-	}{
-		{"Go heap", heap, true, func(s Sample) int64 { return s.Heap }},
-		{"memory outside the Go heap", offHeap, true, func(s Sample) int64 { return s.OffHeap }},
-		{"device memory", 0, true, func(s Sample) int64 { return s.Device }},
-		{"goroutines", 0.2, false, func(s Sample) int64 { return s.Goroutines }},
-		{"file descriptors", 0.2, false, func(s Sample) int64 { return s.Descriptors }},
-	} {
+	for _, m := range measures {
+		if cfg.growth != nil && (m.name == heapMeasure || m.name == offHeapMeasure) {
+			m.allowed = float64(*cfg.growth)
+		}
 		y := make([]float64, len(r.Samples))
 		for i, s := range r.Samples {
 			y[i] = float64(m.of(s))
@@ -176,14 +172,20 @@ type baseline struct {
 	sites      map[string]SiteGrowth
 	goroutines map[string]int
 	objects    map[uint64]bool // addresses of sampled ones
+	host       *HostState      // nil where there is none
+	owners     map[string]int64
 }
 
-func takeBaseline() baseline {
+func takeBaseline(cfg config) baseline {
 	objects, err := retain.Sampled()
 	if err != nil {
 		objects = nil // then paths may be shown of objects that were there before
 	}
-	return baseline{liveSites(), goroutineSites(), objects}
+	host, err := Snapshot()
+	if err != nil {
+		host = nil
+	}
+	return baseline{liveSites(), goroutineSites(), objects, host, cfg.owners()}
 }
 
 // liveSites adds up the live objects of every allocation site, scaled up from the samples.
@@ -260,7 +262,7 @@ func (r *GrowthReport) attribute(before baseline, after map[string]SiteGrowth, r
 }
 
 // finding puts a trend into words.
-func (r *GrowthReport) finding(t Trend, rounds int, cfg config, stacksBefore map[string]int) Finding {
+func (r *GrowthReport) finding(t Trend, rounds int, cfg config, before baseline) Finding {
 	f := Finding{Kind: Memory, Name: t.Measure, Signature: "growth of " + t.Measure, accept: "growth of " + t.Measure}
 	amount := func(x float64) string {
 		if t.bytes {
@@ -271,9 +273,9 @@ func (r *GrowthReport) finding(t Trend, rounds int, cfg config, stacksBefore map
 	f.Text = fmt.Sprintf("%s: %s more with every round (%d rounds, %d of them warm-up; confidence %.1f %%; allowed %s)",
 		t.Measure, amount(t.PerRound), rounds, r.Warmup, 100*t.Confidence, amount(t.Allowed))
 	var b strings.Builder
-	b.WriteString(r.Table())
+	b.WriteString(r.table(t.Measure))
 	switch t.Measure {
-	case "Go heap":
+	case heapMeasure:
 		for _, s := range r.Sites {
 			fmt.Fprintf(&b, "+%s a round (%.1f objects) allocated by %s\n", ledger.FormatBytes(int64(s.Bytes)), s.Objects, s.Site)
 		}
@@ -283,21 +285,25 @@ func (r *GrowthReport) finding(t Trend, rounds int, cfg config, stacksBefore map
 			f.accept = p.accept
 			f.Note = p.Note
 		}
-	case "memory outside the Go heap":
+	case offHeapMeasure:
 		if os.Getenv("MALLOC_ARENA_MAX") == "" {
 			b.WriteString("memory that C code has freed stays with the C library, by chance in many places: does it grow with MALLOC_ARENA_MAX=1 in the environment, too?\n")
 		}
 	case "device memory":
-		for _, d := range cfg.memory {
-			if rep := d.reporter(); rep != nil {
-				b.WriteString(ledger.Format(rep.Holdings()[:min(8, len(rep.Holdings()))]))
+		for owner, bytes := range cfg.owners() {
+			if more := bytes - before.owners[owner]; more > 0 {
+				fmt.Fprintf(&b, "+%s of owner %s\n", ledger.FormatBytes(more), owner)
 			}
 		}
 	case "goroutines":
 		for site, n := range goroutineSites() {
-			if more := n - stacksBefore[site]; more > 1 {
+			if more := n - before.goroutines[site]; more > 1 {
 				fmt.Fprintf(&b, "+%d goroutines %s\n", more, site)
 			}
+		}
+	case "file descriptors":
+		for what, n := range newDescriptors(before.host) {
+			fmt.Fprintf(&b, "+%d %s\n", n, what)
 		}
 	}
 	f.Detail = b.String()
@@ -305,50 +311,4 @@ func (r *GrowthReport) finding(t Trend, rounds int, cfg config, stacksBefore map
 		f.Note = strings.TrimSpace("the growth is slowing down: if a cache is filling up, raise leakcheck.Warmup. " + f.Note)
 	}
 	return f
-}
-
-// Table prints the samples, one line a round.
-func (r *GrowthReport) Table() string {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "round\theap\tobjects\toutside\tdevice\tgoroutines\tfds\t")
-	largest := int64(1)
-	for _, s := range r.Samples {
-		largest = max(largest, s.Heap)
-	}
-	for i, s := range r.Samples {
-		size := ledger.FormatBytes
-		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\t%d\t%d\t %s\n", r.Warmup+i, size(s.Heap), s.Objects, size(s.OffHeap), size(s.Device), s.Goroutines, s.Descriptors,
-			strings.Repeat("#", int(20*s.Heap/largest)))
-	}
-	w.Flush()
-	return b.String()
-}
-
-// svg plots every measure, each on its own scale.
-func (r *GrowthReport) svg() string {
-	var b strings.Builder
-	const width, height = 640.0, 320.0
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="monospace" font-size="11">`+"\n", width, height)
-	for k, m := range []struct {
-		name, color string
-		of          func(Sample) int64
-	}{
-		{"Go heap", "#1f77b4", func(s Sample) int64 { return s.Heap }},
-		{"outside", "#ff7f0e", func(s Sample) int64 { return s.OffHeap }},
-		{"device", "#2ca02c", func(s Sample) int64 { return s.Device }},
-		{"goroutines", "#d62728", func(s Sample) int64 { return s.Goroutines }},
-	} {
-		largest := int64(1)
-		for _, s := range r.Samples {
-			largest = max(largest, m.of(s))
-		}
-		fmt.Fprintf(&b, `<text x="8" y="%d" fill="%s">%s, up to %d</text><polyline fill="none" stroke="%s" stroke-width="2" points="`, 14+14*k, m.color, m.name, largest, m.color)
-		for i, s := range r.Samples {
-			fmt.Fprintf(&b, "%.1f,%.1f ", 10+(width-20)*float64(i)/float64(max(1, len(r.Samples)-1)), height-10-(height-80)*float64(m.of(s))/float64(largest))
-		}
-		b.WriteString(`"/>` + "\n")
-	}
-	b.WriteString("</svg>\n")
-	return b.String()
 }

@@ -28,7 +28,8 @@ type hostItem struct {
 }
 
 // Snapshot lists what this process holds of its host: open file descriptors and what they are, sockets and listening ports, mapped files,
-// devices and shared memory, entries of /dev/shm, child processes and their descendants, and the entries of the given folders.
+// devices and shared memory, entries of /dev/shm that are in use here or named after this process, child processes and their descendants, and
+// all entries of the given folders.
 func Snapshot(dirs ...string) (*HostState, error) { return snapshot(dirs) }
 
 // Diff lists what is in after and was not in before, processes first.
@@ -45,6 +46,21 @@ func Diff(before, after *HostState) []Finding {
 		return slices.Index([]Kind{Process, Socket, Descriptor, Mapping, SharedMemory, TemporaryFile}, f.Kind)
 	}
 	slices.SortStableFunc(out, func(a, b Finding) int { return cmp.Compare(rank(a), rank(b)) })
+	return out
+}
+
+// newDescriptors counts the descriptors and sockets that are open now and were not before, by what they are.
+func newDescriptors(before *HostState) map[string]int {
+	out := map[string]int{}
+	now, err := Snapshot()
+	if before == nil || err != nil {
+		return out
+	}
+	for _, f := range Diff(before, now) {
+		if f.Kind == Descriptor || f.Kind == Socket {
+			out[f.accept]++
+		}
+	}
 	return out
 }
 

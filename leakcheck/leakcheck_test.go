@@ -204,6 +204,26 @@ func TestHost(t *testing.T) {
 	require.NoError(t, before.Restored(ctx))
 }
 
+// An entry of /dev/shm that this process has closed may be anybody's; who watches the folder sees it.
+func TestSharedMemoryLeftBehind(t *testing.T) {
+	careful, err := Snapshot()
+	if err != nil {
+		t.Skip(err)
+	}
+	all, err := Snapshot("/dev/shm")
+	require.NoError(t, err)
+	f, err := os.CreateTemp("/dev/shm", "leakcheck-test")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer os.Remove(f.Name())
+	left := "file " + f.Name() + " is left behind"
+	require.ErrorContains(t, careful.Restored(ctx, brief), left, "open here")
+	f.Close()
+	require.NoError(t, careful.Restored(ctx))
+	require.ErrorContains(t, all.Restored(ctx, brief), left)
+}
+
 // TestWithoutDump: when no dump can be taken, the leak is still found, and the report says why there is no path.
 func TestWithoutDump(t *testing.T) {
 	t.Setenv("TMPDIR", "/nonexistent")
