@@ -165,13 +165,16 @@ type AllocError struct {
 	Worker      string
 	Owner, Kind string
 	Bytes       int64
-	Free, Total int64 // of the device, after the failure; 0 when the driver would not say
+	Free, Total int64 // of the device, after the failure; 0 when the driver would not say, and of host memory
 	Holdings    []ledger.Holding
 	Err         error
 }
 
 func (e *AllocError) Error() string {
 	s := fmt.Sprintf("cuda: no %s (%s) for %s on %s: %s", ledger.FormatBytes(e.Bytes), e.Kind, e.Owner, e.Worker, inner(e.Err))
+	if e.Kind == KindPinned || e.Kind == KindLocked {
+		s += "; it is the host's memory, not the device's"
+	}
 	if e.Total > 0 {
 		s += fmt.Sprintf("; %s of %s free", ledger.FormatBytes(e.Free), ledger.FormatBytes(e.Total))
 	}

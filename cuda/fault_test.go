@@ -411,3 +411,16 @@ func TestStubFromTheEnvironment(t *testing.T) {
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "--- PASS: "+t.Name())
 }
+
+// Page-locked memory that the host does not have.
+func TestNoHostMemory(t *testing.T) {
+	r := stubRig(t, 1, 1<<20)
+	w := r.worker(t, 0)
+	do(t, w, func() {
+		_, err := w.AllocPinned("huge", 1<<62)
+		require.ErrorIs(t, err, ErrOutOfMemory)
+		assert.ErrorContains(t, err, "(pinned) for huge on cuda:0")
+		assert.ErrorContains(t, err, "; it is the host's memory, not the device's; the ledger holds nothing")
+	})
+	require.NoError(t, w.Close(t.Context()))
+}

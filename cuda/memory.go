@@ -89,7 +89,8 @@ func (w *Worker) enterAlloc(call string, size int64) error {
 // noMemory makes the error of an allocation that failed.
 func (w *Worker) noMemory(kind, owner string, size int64, err error) error {
 	e := &AllocError{Worker: w.name, Owner: owner, Kind: kind, Bytes: size, Holdings: w.ledger.Holdings(), Err: err}
-	if w.dead.Load() == nil && w.call(&w.d.fn.memGetInfo, w.result(0), w.result(1)) == nil {
+	onDevice := kind != KindPinned && kind != KindLocked
+	if onDevice && w.dead.Load() == nil && w.call(&w.d.fn.memGetInfo, w.result(0), w.result(1)) == nil {
 		e.Free, e.Total = int64(w.out[0]), int64(w.out[1])
 	}
 	return e

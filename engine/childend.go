@@ -225,9 +225,6 @@ func (c *child) endByForce(ctx context.Context, grace time.Duration) error {
 	how, over := "SIGTERM", waitFor(ctx, c.dead, grace)
 	if over {
 		c.phase(how, began, howEnded(c.proc.State()))
-		if c.proc.State().Success() {
-			return nil // it was about to end by itself
-		}
 	} else {
 		c.phase(how, began, "no reaction")
 		began = time.Now()
@@ -235,6 +232,9 @@ func (c *child) endByForce(ctx context.Context, grace time.Duration) error {
 		c.proc.Kill()
 		<-c.dead
 		c.phase(how, began, howEnded(c.proc.State()))
+	}
+	if c.proc.State().Success() {
+		return nil // it was about to end by itself
 	}
 	return fmt.Errorf("%w: %s ended it, because it did not shut down by itself:\n%s%s", ErrKilled, how,
 		strings.TrimRight(c.shutdownReport().String(), "\n"), c.tail.quote())

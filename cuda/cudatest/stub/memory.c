@@ -41,8 +41,10 @@ API R cuMemFree_v2(P p) {
 API R cuMemHostAlloc(void **p, uint64_t n, unsigned flags) {
 	(void)flags;
 	CONTEXT("cuMemHostAlloc");
+	char *bytes = storage(n);
+	CHECK(bytes, NO_MEMORY);
 	object *o = new_object(PINNED, current, n);
-	*p = o->p = storage(n);
+	*p = o->p = bytes;
 	return end(OK);
 }
 API R cuMemFreeHost(void *p) {
