@@ -57,7 +57,7 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 	}()
 	err := f.start(ctx, func(ctx context.Context) (Engine, error) {
 		e, err := open(ctx)
-		if v := reflect.ValueOf(&e).Elem(); v.IsZero() { // a nil pointer is no engine
+		if v := reflect.ValueOf(&e).Elem(); isNil(v) {
 			if err == nil {
 				err = fmt.Errorf("open returned a nil %s and no error", v.Type())
 			}
@@ -75,6 +75,15 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 		err = fmt.Errorf("%w\nand what was started of it is still there: %w", err, left)
 	}
 	return nil, err
+}
+
+// isNil says whether an engine is a nil pointer, or a nil interface: those are none. A struct without fields is one.
+func isNil(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan:
+		return v.IsNil()
+	}
+	return false
 }
 
 func (f *Fixture) start(ctx context.Context, open func(context.Context) (Engine, error)) (err error) {
