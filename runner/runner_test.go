@@ -234,6 +234,7 @@ func TestPlantedLeaksAreNamed(t *testing.T) {
 			for _, want := range append(leak.want, "runner: TestPlanted is not gone", "to reproduce: go test") {
 				assert.Contains(t, failures[0], want)
 			}
+			assert.NotContains(t, failures[0], `Allow("sync.`, "a pattern that every sync.WaitGroup.Go would match")
 			if accept := regexp.MustCompile(`to accept: runner.Allow\("(.*)"\)`).FindStringSubmatch(failures[0]); accept != nil && strings.Contains(failures[0], "1 of 7") {
 				assert.Empty(t, planted(runner.Allow(accept[1])), "the message says how to accept it")
 			}

@@ -200,7 +200,7 @@ func (x *explainer) describeFrame(r root) (view, Step) {
 		}
 	}
 	st.Name, st.key = x.goroutineName(f.Goroutine, " in "+place(fn, file, line)), "goroutine in "+fn
-	if caller := x.caughtIn(fn, frames[max(0, first):], x.d.Goroutines[f.Goroutine].GoPC); caller != "" {
+	if caller := x.caughtIn(fn, frames, max(0, first), x.d.Goroutines[f.Goroutine].GoPC); caller != "" {
 		st.key += " < " + caller
 	}
 	label := fmt.Sprintf("stack slot +%#x", r.slot-f.SP)
@@ -223,19 +223,29 @@ func (x *explainer) describeFrame(r root) (view, Step) {
 }
 
 // plumbing matches functions of the standard library that anything may wait in: their names would accept every goroutine that does.
-var plumbing = regexp.MustCompile(`^(io|bufio|net|context|crypto/tls)\.`)
+var plumbing = regexp.MustCompile(`^(io|bufio|net|context|sync|crypto/tls|golang\.org/x/sync/errgroup)\.`)
 
-// caughtIn names who called or created the plumbing that a goroutine stands in; "" when it stands in none.
-func (x *explainer) caughtIn(fn string, frames []int, created uint64) string {
+// caughtIn names who called or created the plumbing that a goroutine stands in, or what that calls (WaitGroup.Go); "" when it stands in none.
+func (x *explainer) caughtIn(fn string, frames []int, first int, created uint64) string {
 	if !plumbing.MatchString(fn) {
 		return ""
 	}
-	for _, k := range frames {
-		if c := x.d.Frames[k].Func; !plumbing.MatchString(c) && !internalName(c) {
+	creator := symbols.FuncOf(created)
+	inner := slices.Clone(frames[:first])
+	slices.Reverse(inner)
+	for _, c := range slices.Concat(x.funcs(frames[first:]), []string{creator}, x.funcs(inner)) {
+		if c != "" && !plumbing.MatchString(c) && !internalName(c) {
 			return c
 		}
 	}
-	return symbols.FuncOf(created)
+	return creator
+}
+
+func (x *explainer) funcs(frames []int) (names []string) {
+	for _, k := range frames {
+		names = append(names, x.d.Frames[k].Func)
+	}
+	return names
 }
 
 var goWrapper = regexp.MustCompile(`\.gowrap\d+$`)
