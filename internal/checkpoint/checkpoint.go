@@ -90,7 +90,11 @@ func (c *Checkpoint) Tensor(name string) (Tensor, error) {
 	files := make([]string, len(c.files))
 	for i, f := range c.files {
 		files[i] = filepath.Base(f.Path)
+		if _, ok := f.tensors[name]; ok {
+			return Tensor{}, &Error{File: c.Dir, Tensor: name, Reason: fmt.Sprintf("missing: %s has it, but %s does not list it", files[i], indexName)}
+		}
 	}
+	slices.Sort(files)
 	e := &Error{File: c.Dir, Tensor: name, Reason: fmt.Sprintf("missing: not among the %d tensors of %s", len(c.tensors), abridge(files))}
 	for _, near := range []string{strings.TrimPrefix(name, "model."), "model." + name} {
 		if near != name && c.Has(near) {

@@ -109,6 +109,10 @@ func TestShards(t *testing.T) {
 		c, err := Open(folder(t, row.files))
 		require.NoError(t, err, row.why)
 		require.Equal(t, row.names, c.Names(), row.why)
+		if !c.Has("stray") && len(row.names) == 2 {
+			_, err = c.Tensor("stray")
+			require.EqualError(t, err, `checkpoint: `+c.Dir+`: tensor "stray": missing: model-00002-of-00002.safetensors has it, but model.safetensors.index.json does not list it`)
+		}
 		require.NoError(t, c.Close())
 	}
 }
