@@ -145,6 +145,9 @@ func (f *Fixture) Engine() Engine {
 // Close shuts the engine down and checks that nothing of it is left, under the teardown timeout. The first call does the work; every call
 // returns its report.
 func (f *Fixture) Close(ctx context.Context) Report {
+	if ctx == nil {
+		ctx = context.Background() // the proof is not lost to that
+	}
 	f.once.Do(func() { f.report = f.teardown(ctx) })
 	return f.report
 }

@@ -74,6 +74,14 @@ func TestOpenThatEndsTheTest(t *testing.T) {
 	assert.Empty(t, host.Skipped, "the fixture whose open did not return is still counted as alive")
 }
 
+func TestNilContextOfAFixture(t *testing.T) {
+	_, err := runner.Open(nil, openToy, noGPU...) //nolint:staticcheck // on purpose
+	require.EqualError(t, err, "runner: Open with a nil context")
+	f, err := runner.Open(t.Context(), openToy, noGPU...)
+	require.NoError(t, err)
+	require.NoError(t, f.Close(nil).Err()) //nolint:staticcheck // on purpose
+}
+
 // exits runs f, which ends its goroutine.
 func exits(f func()) {
 	done := make(chan struct{})

@@ -50,6 +50,9 @@ With --json, one object a prompt is printed, in order:
 			if n := count(given("prompt"), given("prompt-ids"), given("batch")); n != 1 {
 				return usagef("give one of --prompt, --prompt-ids and --batch, not %d", n)
 			}
+			if !asJSON && (given("logprobs") || given("prompt-logprobs")) {
+				return usagef("--logprobs and --prompt-logprobs need --json: text has no place for them")
+			}
 			reqs, err := unlessCancelled(cmd.Context(), func() ([]engine.Request, error) {
 				return requests(cmd.InOrStdin(), req, prompt, ids, batch, given)
 			})

@@ -41,6 +41,7 @@ func TestWrongUse(t *testing.T) {
 		{"generate --prompt a --max-tokens 0", exitUsage, "max_tokens is 0, must be at least 1"},
 		{"generate --prompt a --temperature 9", exitUsage, "Temperature is 9"},
 		{"generate --prompt a --temperature warm", exitUsage, "temperature"},
+		{"generate --prompt a --logprobs 2", exitUsage, "need --json"},
 		{"generate --prompt a --logit-bias 3", exitUsage, `"3" is not id=bias`},
 		{"generate --prompt-ids 1,2,99999", exitUsage, "99999"},
 		{"generate --prompt a stray", exitUsage, `enginetest generate takes flags only, not "stray": a prompt's flag is --prompt`},
