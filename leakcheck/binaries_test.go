@@ -20,7 +20,7 @@ var binaries = flag.Bool("binaries", false, "run TestBinaries: it builds this te
 //	go test ./leakcheck -run Binaries -binaries -v
 func TestBinaries(t *testing.T) {
 	if !*binaries {
-		t.Skip("builds this test in nine ways, which takes a minute or two: use -binaries")
+		t.Skip("builds this test in eleven ways, which takes a minute or two: use -binaries")
 	}
 	const (
 		all   = `all +(\d+) +(\d+) +(\d+) +\d+ +0\n`
@@ -37,6 +37,8 @@ func TestBinaries(t *testing.T) {
 		{"go test (stripped)", nil, nil, nil, named},
 		{"go test -race", nil, []string{"-race"}, nil, named},
 		{"go test -cover", nil, []string{"-cover"}, nil, named},
+		{"go test -covermode=count", nil, []string{"-cover", "-covermode=count"}, nil, named},
+		{"go test -coverpkg=./... in the module's root", nil, []string{"-coverpkg=./..."}, nil, named},
 		{"go test -trimpath", nil, []string{"-trimpath"}, nil, named},
 		{"go test, not optimized", nil, []string{"-gcflags=all=-N -l"}, nil, named},
 		{"go test, CGO_ENABLED=0", nil, nil, []string{"CGO_ENABLED=0"}, named},
@@ -47,7 +49,7 @@ func TestBinaries(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			var cmd *exec.Cmd
 			if row.build == nil {
-				cmd = exec.Command("go", append(append([]string{"test"}, row.run...), "-run", "^TestCorpus$", "-count=1", "-v", ".", "-rounds=1")...)
+				cmd = exec.Command("go", append(append([]string{"test", "-C", ".."}, row.run...), "-run", "^TestCorpus$", "-count=1", "-v", "./leakcheck", "-rounds=1")...)
 			} else {
 				bin := filepath.Join(t.TempDir(), "leakcheck.test")
 				out, err := exec.Command("go", append(append([]string{"test", "-c", "-o", bin}, row.build...), ".")...).CombinedOutput()

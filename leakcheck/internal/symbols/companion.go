@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 )
 
@@ -56,14 +57,41 @@ func companion(self string) (path string, err error) {
 			env = append(env, s.Key+"="+s.Value)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, goTool, append(args, target)...)
-	cmd.Dir, cmd.Env = startDir, env
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(out[:min(len(out), 300)]))
+	link := func(dir string, more ...string) error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, goTool, slices.Concat(args, more)...)
+		cmd.Dir, cmd.Env = dir, env
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(out[:min(len(out), 300)]))
+		}
+		return sameLayout(self, path)
 	}
-	return path, sameLayout(self, path)
+	mode := testing.CoverMode()
+	if mode == "" {
+		return path, link(startDir, target)
+	}
+	mode = "-covermode=" + mode // of coverage, the program records only that there is any
+	if err = link(startDir, mode, target); err != nil {
+		if root := moduleRoot(startDir); root != "" { // the usual way to count all packages; the flag's text is in the program, too
+			err = link(root, mode, "-coverpkg=./...", strings.TrimSuffix(info.Path, ".test"))
+		}
+	}
+	return path, err
+}
+
+// moduleRoot is the next folder up that has a go.mod; "" when none has.
+func moduleRoot(dir string) string {
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return ""
+		}
+		dir = up
+	}
 }
 
 // sameLayout proves that both programs have every variable and function at the same place: sections have the same addresses and sizes, static
