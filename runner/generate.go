@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"math"
 	"slices"
 
 	"github.com/enginetest/enginetest/engine"
-	"github.com/enginetest/enginetest/leakcheck"
 )
 
 // Generate answers every request, in order. Any error fails the test.
@@ -91,51 +89,6 @@ func find(lps []engine.Logprob, id int32) (float32, bool) {
 		}
 	}
 	return 0, false
-}
-
-// Stream gives a request's tokens as they come. Breaking out of the loop, or ending the test inside it, aborts the request; an error fails the test.
-func (r *Runner) Stream(req engine.Request) iter.Seq[engine.Delta] {
-	return func(yield func(engine.Delta) bool) {
-		r.t.Helper()
-		s := r.pull(req)
-		defer s.end()
-		for {
-			d, err, ok := s.next()
-			if err != nil {
-				r.t.Fatalf("runner: stream: %v", err)
-			}
-			if !ok || !yield(d) {
-				return
-			}
-		}
-	}
-}
-
-// pulled is an engine's stream on a stack of its own, which end unwinds. A test that ends inside its loop (t.FailNow, t.Skip, a panic) runs its
-// cleanups while the loop's stack is still there: the engine's frames on it would keep the engine, and look like a leak.
-type pulled struct {
-	scope *leakcheck.Scope
-	pull  func() (engine.Delta, error, bool)
-	stop  func()
-}
-
-func (r *Runner) pull(req engine.Request) *pulled {
-	r.t.Helper()
-	p := &pulled{scope: r.fixture.scope}
-	s := capability[Streamer](r, "stream")
-	p.scope.Do(func() { p.pull, p.stop = iter.Pull2(s.Stream(r.ctx, req)) })
-	return p
-}
-
-func (p *pulled) next() (d engine.Delta, err error, ok bool) {
-	p.scope.Do(func() { d, err, ok = p.pull() })
-	return d, err, ok
-}
-
-// end ends the stream and forgets it: its functions reach the engine.
-func (p *pulled) end() {
-	p.scope.Do(p.stop)
-	p.pull, p.stop = nil, nil
 }
 
 // Embed gives one vector a text. The engine must be an [Embedder].

@@ -40,6 +40,25 @@ func TestEndInTheMiddle(t *testing.T) {
 	}
 }
 
+func TestStopInTheMiddleOfAStream(t *testing.T) {
+	failures := run(func(ft *fakeTB) {
+		r := runner.Start(ft, openToy, noGPU...)
+		for range r.Stream(engine.Request{Prompt: "a b c"}) {
+			assert.NoError(t, r.Stop().Err())
+		}
+	})
+	assert.Equal(t, []string{"runner: stream: TestPlanted has been stopped by Stop, or its test is over: engine: stopped"}, failures,
+		"the loop goes on, and gets no token")
+	failures = run(func(ft *fakeTB) {
+		r := runner.Start(ft, openToy, noGPU...)
+		for range r.Stream(engine.Request{Prompt: "a b c"}) {
+			r.Stop()
+			break
+		}
+	})
+	assert.Empty(t, failures)
+}
+
 // A real leak is still one when the test ends in the middle.
 func TestLeakOfATestThatEndsInTheMiddle(t *testing.T) {
 	ft := &fakeTB{name: "TestPlanted"}

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,6 +34,7 @@ type Runner struct {
 	cancel  context.CancelFunc
 	fixture *Fixture
 	repro   string
+	streams sync.Map // of *pulled: those that run
 }
 
 // New starts the bundled engine for the length of the test. In t.Cleanup it is shut down, and the test fails when anything of it is left.
@@ -80,6 +82,7 @@ func start[E Engine](t TB, open func(context.Context) (E, error), opts []Option)
 // Stop ends the engine now and checks that nothing of it is left; t.Cleanup does it otherwise. What is left fails the test; the test goes on.
 func (r *Runner) Stop() Report {
 	r.t.Helper()
+	r.endStreams()
 	first := r.fixture.Engine() != nil
 	report := r.fixture.Close(r.ctx)
 	r.cancel()

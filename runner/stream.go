@@ -1,0 +1,83 @@
+package runner
+
+import (
+	"iter"
+	"sync"
+
+	"github.com/enginetest/enginetest/engine"
+)
+
+// Stream gives a request's tokens as they come. Breaking out of the loop, ending the test inside it, or Stop there, aborts the request; an error
+// fails the test.
+func (r *Runner) Stream(req engine.Request) iter.Seq[engine.Delta] {
+	return func(yield func(engine.Delta) bool) {
+		r.t.Helper()
+		s := r.pull(req)
+		defer s.end()
+		for {
+			d, err, ok := s.next()
+			if err != nil {
+				r.t.Fatalf("runner: stream: %v", err)
+			}
+			if !ok || !yield(d) {
+				return
+			}
+		}
+	}
+}
+
+// pulled is an engine's stream on a stack of its own, which end unwinds. A test that ends inside its loop (t.FailNow, t.Skip, a panic) runs its
+// cleanups while the loop's stack is still there: the engine's frames on it would keep the engine, and look like a leak. So they would when Stop is
+// called there.
+type pulled struct {
+	r *Runner
+
+	mu   sync.Mutex
+	pull func() (engine.Delta, error, bool) // nil: ended
+	stop func()
+}
+
+func (r *Runner) pull(req engine.Request) *pulled {
+	r.t.Helper()
+	p := &pulled{r: r}
+	s := capability[Streamer](r, "stream")
+	r.fixture.scope.Do(func() { p.pull, p.stop = iter.Pull2(s.Stream(r.ctx, req)) })
+	r.streams.Store(p, nil)
+	return p
+}
+
+func (p *pulled) next() (d engine.Delta, err error, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pull == nil {
+		return d, p.r.stopped(), false
+	}
+	p.r.fixture.scope.Do(func() { d, err, ok = p.pull() })
+	return d, err, ok
+}
+
+// end ends the stream and forgets it: its functions reach the engine.
+func (p *pulled) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endLocked()
+}
+
+func (p *pulled) endLocked() {
+	if p.pull != nil {
+		p.r.fixture.scope.Do(p.stop)
+	}
+	p.pull, p.stop = nil, nil
+	p.r.streams.Delete(p)
+}
+
+// endStreams ends the streams whose loops are at work on a token. One that waits for the engine ends with it.
+func (r *Runner) endStreams() {
+	r.streams.Range(func(key, _ any) bool {
+		if p := key.(*pulled); p.mu.TryLock() { //nolint:forcetypeassert // nothing else is stored
+			p.endLocked()
+			p.mu.Unlock()
+		}
+		return true
+	})
+}
