@@ -132,6 +132,7 @@ func TestSuiteInEveryMode(t *testing.T) {
 				require.Contains(t, outputOf(events, "TestRace"), "WARNING: DATA RACE")
 				require.Contains(t, outputOf(events, "TestRace"), "race detected during execution of test")
 				require.Contains(t, outputOf(events, "TestRaceHalts"), "ended by the race detector (exit code 66)")
+				require.Contains(t, outputOf(events, "TestRaceHalts"), "to repeat: go test -race github.com/enginetest/enginetest/forkproc/testdata/suite -run")
 				require.Contains(t, outputOf(events, "TestRaceThenExit"), "ended by the race detector (exit code 66)")
 			case "cover":
 				require.Contains(t, outputOf(events, ""), "coverage: 100.0% of statements")

@@ -1,15 +1,16 @@
 package forkproc
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/repro"
 )
 
 func (c *child) outcome() Outcome {
@@ -77,17 +78,7 @@ func (c *child) verdict(o *Outcome) string {
 	return msg + "\n    to repeat: " + command(c.t.Name())
 }
 
-func command(test string) string {
-	pkg := "."
-	if info, ok := debug.ReadBuildInfo(); ok && strings.HasSuffix(info.Path, ".test") {
-		pkg = strings.TrimSuffix(info.Path, ".test")
-	}
-	parts := strings.Split(test, "/")
-	for i, p := range parts {
-		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
-	}
-	return fmt.Sprintf("go test %s -run '%s' -count=1", pkg, strings.Join(parts, "/"))
-}
+func command(test string) string { return repro.Command(cmp.Or(repro.Package(), "."), test) }
 
 // runInline runs the body in this process.
 func runInline(t *testing.T, body func(*testing.T), cfg *config, why string) Outcome {

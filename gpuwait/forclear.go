@@ -1,15 +1,15 @@
 package gpuwait
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
-	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/repro"
 )
 
 // TB is what the wrappers need of a test. Every testing.TB has it; one that also has Deadline (a *testing.T) bounds the waits.
@@ -99,13 +99,5 @@ func testDeadline(t TB) (time.Time, bool) {
 
 // reproduce is the go test command for one test of this binary.
 func reproduce(test string) string {
-	var pattern []string
-	for part := range strings.SplitSeq(test, "/") {
-		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
-	}
-	pkg := "./" + strings.TrimSuffix(filepath.Base(os.Args[0]), ".test")
-	if info, ok := debug.ReadBuildInfo(); ok && strings.HasSuffix(info.Path, ".test") {
-		pkg = strings.TrimSuffix(info.Path, ".test")
-	}
-	return fmt.Sprintf("go test %s -run '%s' -count=1", pkg, strings.Join(pattern, "/"))
+	return repro.Command(cmp.Or(repro.Package(), "./"+strings.TrimSuffix(filepath.Base(os.Args[0]), ".test")), test)
 }

@@ -102,7 +102,7 @@ func TestLeaseWaitsUntilShortlyBeforeTheTestsDeadline(t *testing.T) {
 	assert.Contains(t, ft.fatal, "leased by pid")
 	assert.Contains(t, ft.fatal, "TestSlow")
 	assert.Contains(t, ft.fatal, "the test's own deadline is near")
-	assert.Contains(t, ft.fatal, "go test github.com/enginetest/enginetest/gpuwait -run '^TestWaits$' -count=1")
+	assert.Contains(t, ft.fatal, "github.com/enginetest/enginetest/gpuwait -run '^TestWaits$' -count=1")
 
 	ft = &fakeT{name: "TestSkips", deadline: time.Now().Add(50 * time.Millisecond)}
 	ft.run(func() { gpuwait.Acquire(ft, 1, with(opts, gpuwait.SkipIfBusy())...) })

@@ -57,10 +57,10 @@ func (p *Pool) New(t TB, cfg Config, opts ...Option) *Runner {
 		e, err = p.start(t, key, cfg, opts)
 	}
 	if err != nil {
-		t.Fatalf("runner: %v\nto reproduce: %s", err, repro(t.Name()))
+		t.Fatalf("runner: %v\nto reproduce: %s", err, reproduce(t.Name()))
 	}
 	e.leases++
-	r := &Runner{t: t, repro: repro(t.Name()), fixture: e.fixture}
+	r := &Runner{t: t, repro: reproduce(t.Name()), fixture: e.fixture}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	t.Cleanup(func() {
 		t.Helper()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/internal/repro"
 )
 
 // TB is the part of testing.TB that a fixture uses.
@@ -62,7 +63,7 @@ func Start[E Engine](t TB, open func(context.Context) (E, error), opts ...Option
 
 func start[E Engine](t TB, open func(context.Context) (E, error), opts []Option) *Runner {
 	t.Helper()
-	r := &Runner{t: t, repro: repro(t.Name())}
+	r := &Runner{t: t, repro: reproduce(t.Name())}
 	r.ctx, r.cancel = context.WithCancel(context.Background()) // t.Context() is cancelled before cleanups run
 	own := []Option{Name(t.Name()), untilDeadline(t), func(o *options) { o.exited = r.report }}
 	f, err := Open(r.ctx, open, append(own, opts...)...)
@@ -138,7 +139,7 @@ func untilDeadline(t TB) Option {
 }
 
 // repro is the command that runs this test alone. The package is that of the innermost caller outside this one.
-func repro(test string) string {
+func reproduce(test string) string {
 	pcs := make([]uintptr, 16)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
 	pkg := "."
@@ -152,11 +153,7 @@ func repro(test string) string {
 			break
 		}
 	}
-	parts := strings.Split(test, "/")
-	for i, p := range parts {
-		parts[i] = "^" + p + "$"
-	}
-	return fmt.Sprintf("go test %s -run '%s' -count=1", pkg, strings.Join(parts, "/"))
+	return repro.Command(pkg, test)
 }
 
 const thisPackage = "github.com/enginetest/enginetest/runner.New"
