@@ -169,7 +169,7 @@ func TestWatchdogIsSilent(t *testing.T) {
 }
 
 func TestStartTimeoutNamesItself(t *testing.T) {
-	_, err := Open(t.Context(), Config{Model: tinyLlama, StartTimeout: 20 * time.Millisecond, Faults: []Fault{{Point: FaultProfile, Action: ActHang}}})
+	_, err := Open(t.Context(), Config{Model: tinyLlama, Device: "cpu", StartTimeout: 20 * time.Millisecond, Faults: []Fault{{Point: FaultProfile, Action: ActHang}}})
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, "opening "+tinyLlama+": the profiling pass: the engine has not started within Config.StartTimeout (20ms)")
 }

@@ -112,7 +112,7 @@ func server(t *testing.T) func(context.Context) (*Server, error) {
 	t.Helper()
 	command, url := strings.Fields(os.Getenv("SERVER")), os.Getenv("URL")
 	if len(command) == 0 {
-		if _, err := os.Stat("../../cmd/enginetest"); err != nil {
+		if _, err := os.Stat("../../cmd/enginetest/main.go"); err != nil {
 			t.Skipf("SERVER names no command, and there are no sources to build one from: %v", err)
 		}
 		exe := filepath.Join(t.TempDir(), "enginetest")

@@ -67,9 +67,10 @@ def prefill():
 @torch.inference_mode()
 def decode(batch):
     cache = transformers.StaticCache(config=config, max_cache_len=args.output)
-    step = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
     ids = torch.zeros((batch, 1), dtype=torch.long, device=args.device)
     position = torch.zeros(1, dtype=torch.long, device=args.device)
+    model(ids, past_key_values=cache, use_cache=True)  # makes the cache outside of the graph: what is made inside is overwritten by the next step
+    step = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
 
     def run():
         cache.reset()
