@@ -93,6 +93,9 @@ func (w *Worker) Close(ctx context.Context) error {
 	if w.onThread() {
 		return &MisuseError{"Close", ErrWrongThread, w.name + " cannot be closed on its own thread: call Close outside Do"}
 	}
+	if err := w.made("Close"); err != nil {
+		return err
+	}
 	w.closing.Do(func() {
 		go func() { w.jobs <- &job{run: w.teardown, last: true, done: make(chan struct{})} }() // waits behind what the thread is doing
 	})

@@ -12,6 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// A zero Worker has no thread: whoever asked it waited for ever.
+func TestZeroWorker(t *testing.T) {
+	var w Worker
+	for _, err := range []error{w.Do(func() error { return nil }), w.Close(t.Context())} {
+		assert.ErrorIs(t, err, ErrArguments)
+		assert.ErrorContains(t, err, "does not come from NewWorker")
+	}
+}
+
 // Every mistake is found without asking the driver: on the stub the count of its calls does not move.
 func TestMisuse(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {

@@ -168,6 +168,9 @@ func (w *Worker) DoContext(ctx context.Context, fn func() error) error {
 	if w.onThread() {
 		return w.guard(fn)
 	}
+	if err := w.made("Do"); err != nil {
+		return err
+	}
 	if w.closed.Load() {
 		return &MisuseError{"Do", ErrClosed, w.name}
 	}
@@ -191,6 +194,14 @@ func (w *Worker) DoContext(ctx context.Context, fn func() error) error {
 		runtime.Goexit()
 	}
 	return j.err
+}
+
+// made refuses a zero Worker, which has no thread to wait for.
+func (w *Worker) made(call string) error {
+	if w.jobs == nil {
+		return &MisuseError{call, ErrArguments, "the Worker does not come from NewWorker"}
+	}
+	return nil
 }
 
 func (w *Worker) hang(ctx context.Context, call string) error {
