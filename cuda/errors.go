@@ -172,7 +172,7 @@ type AllocError struct {
 
 func (e *AllocError) Error() string {
 	s := fmt.Sprintf("cuda: no %s (%s) for %s on %s: %s", ledger.FormatBytes(e.Bytes), e.Kind, e.Owner, e.Worker, inner(e.Err))
-	if e.Kind == KindPinned || e.Kind == KindLocked {
+	if (e.Kind == KindPinned || e.Kind == KindLocked) && errors.Is(e.Err, ErrOutOfMemory) {
 		s += "; it is the host's memory, not the device's"
 	}
 	if e.Total > 0 {

@@ -421,6 +421,10 @@ func TestNoHostMemory(t *testing.T) {
 		require.ErrorIs(t, err, ErrOutOfMemory)
 		assert.ErrorContains(t, err, "(pinned) for huge on cuda:0")
 		assert.ErrorContains(t, err, "; it is the host's memory, not the device's; the ledger holds nothing")
+		r.stub.Fail("cuMemHostAlloc", 1, int(ErrInvalidValue))
+		_, err = w.AllocPinned("refused", 10)
+		require.ErrorIs(t, err, ErrInvalidValue)
+		assert.NotContains(t, err.Error(), "the host's memory", "what is not short is not blamed")
 	})
 	require.NoError(t, w.Close(t.Context()))
 }
