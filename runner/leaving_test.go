@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"context"
+	"iter"
 	"runtime"
 	"testing"
 
@@ -57,6 +58,63 @@ func TestStopInTheMiddleOfAStream(t *testing.T) {
 		}
 	})
 	assert.Empty(t, failures)
+}
+
+// Users of CUDA lock their threads: with a coroutine under the stream this ended the process.
+func TestThreadIsLockedInAStream(t *testing.T) {
+	r := runner.Start(t, openToy, noGPU...)
+	n := 0
+	for range r.Stream(engine.Request{Prompt: "a b c"}) {
+		runtime.LockOSThread()
+		n++
+	}
+	for range n {
+		runtime.UnlockOSThread()
+	}
+	assert.Equal(t, 3, n)
+}
+
+// badStream is an engine whose streams end as they should not.
+type badStream struct {
+	remote
+	end func()
+}
+
+func (b badStream) Stream(context.Context, engine.Request) iter.Seq2[engine.Delta, error] {
+	return func(yield func(engine.Delta, error) bool) {
+		yield(engine.Delta{}, nil)
+		b.end()
+	}
+}
+
+// What a stream does to its goroutine it does to the loop's.
+func TestStreamThatEndsItsGoroutine(t *testing.T) {
+	loop := func(end func(), leave bool) (got any, exited bool) {
+		r := runner.Start(t, func(context.Context) (badStream, error) { return badStream{end: end}, nil }, noGPU...)
+		exited = true
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() { got = recover() }()
+			for range r.Stream(engine.Request{}) {
+				if leave {
+					break
+				}
+			}
+			exited = false
+		}()
+		<-done
+		require.NoError(t, r.Stop().Err())
+		return got, exited
+	}
+	for _, leave := range []bool{false, true} {
+		got, _ := loop(func() { panic("lost") }, leave)
+		assert.Equal(t, "lost", got)
+		got, exited := loop(runtime.Goexit, leave)
+		assert.True(t, got == nil && exited)
+		got, exited = loop(func() {}, leave)
+		assert.True(t, got == nil && !exited)
+	}
 }
 
 // A real leak is still one when the test ends in the middle.

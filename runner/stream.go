@@ -2,6 +2,7 @@ package runner
 
 import (
 	"iter"
+	"runtime"
 	"sync"
 
 	"github.com/enginetest/enginetest/engine"
@@ -41,7 +42,7 @@ func (r *Runner) pull(req engine.Request) *pulled {
 	r.t.Helper()
 	p := &pulled{r: r}
 	s := capability[Streamer](r, "stream")
-	r.fixture.scope.Do(func() { p.pull, p.stop = iter.Pull2(s.Stream(r.ctx, req)) })
+	r.fixture.scope.Do(func() { p.pull, p.stop = pull2(s.Stream(r.ctx, req)) })
 	r.streams.Store(p, nil)
 	return p
 }
@@ -80,4 +81,52 @@ func (r *Runner) endStreams() {
 		}
 		return true
 	})
+}
+
+// pull2 is [iter.Pull2] with a goroutine. With that one's coroutine, Go ends the process when the loop's body locks its thread, as users of CUDA do.
+func pull2[K, V any](seq iter.Seq2[K, V]) (next func() (K, V, bool), stop func()) {
+	type item struct {
+		k      K
+		v      V
+		more   bool
+		failed any  // seq panicked
+		exited bool // seq ended its goroutine
+	}
+	items, wanted := make(chan item), make(chan bool)
+	go func() {
+		last := item{exited: true}
+		defer func() {
+			if v := recover(); v != nil {
+				last = item{failed: v}
+			}
+			items <- last
+		}()
+		if <-wanted {
+			seq(func(k K, v V) bool {
+				items <- item{k: k, v: v, more: true}
+				return <-wanted
+			})
+		}
+		last = item{}
+	}()
+	ended := false
+	ask := func(another bool) (i item) {
+		if ended {
+			return i
+		}
+		wanted <- another
+		i = <-items
+		ended = !i.more
+		if i.failed != nil {
+			panic(i.failed)
+		}
+		if i.exited {
+			runtime.Goexit()
+		}
+		return i
+	}
+	return func() (K, V, bool) {
+		i := ask(true)
+		return i.k, i.v, i.more
+	}, func() { ask(false) }
 }
