@@ -8,7 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/pprof"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,6 +53,40 @@ func TestReleased(t *testing.T) {
 }
 
 var global engine
+
+// Timers among many that are pending, on every processor, and stopped: Go keeps them there, and what their functions captured is no leak.
+func TestStoppedTimersAmongOthers(t *testing.T) {
+	n := runtime.GOMAXPROCS(0)
+	var refs []*Ref
+	var pending, stopped []*time.Timer
+	var mu sync.Mutex
+	var here atomic.Int64
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			here.Add(1)
+			for began := time.Now(); here.Load() < int64(n) && time.Since(began) < 100*time.Millisecond; { // each on a processor of its own
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for range 30 {
+				pending = append(pending, time.AfterFunc(time.Hour, func() {}))
+			}
+			o := new([100]*int)
+			stopped = append(stopped, time.AfterFunc(time.Hour, func() { o[0] = nil }))
+			refs = append(refs, Track("o", o))
+		})
+	}
+	wg.Wait()
+	for _, timer := range stopped {
+		timer.Stop()
+	}
+	stopped = nil
+	require.NoError(t, Released(t.Context(), refs...))
+	for _, timer := range pending {
+		timer.Stop()
+	}
+}
 
 func TestNotTrackable(t *testing.T) {
 	tiny, c := new(int32), make(chan int)

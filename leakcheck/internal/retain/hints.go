@@ -27,7 +27,7 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 	case named("*http.persistConn"):
 		return "an idle HTTP connection keeps its Transport and all that this refers to: close every response's body, and call CloseIdleConnections in Close"
 	case root.Kind == "timer":
-		return "a pending timer keeps its function and what that captured: Stop it in Close (a stopped one may stay until it was due: clear what its function captured, too)"
+		return "a pending timer keeps its function and what that captured: Stop it in Close"
 	case root.Kind == "test cleanup":
 		return "a function given to t.Cleanup keeps what it captured until the test has ended: check after it, in a Cleanup registered earlier (Guard first), or in a parent of t.Run"
 	case named("*time.Timer") || named("*time.Ticker"):

@@ -52,7 +52,7 @@ var slicesAndChannels = []Case{
 			track(grid[2][1])
 			return func() { grid = nil }
 		}},
-	{Name: "buffered channel", Kind: "channel", Root: "corpus.queue", Via: "buffered[0]",
+	{Name: "buffered channel", Kind: "channel", Root: "corpus.queue", Via: "buffered[",
 		Plant: func(track func(any)) func() {
 			e := &entry{"queued", thing("q")}
 			queue <- e
