@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/enginetest/enginetest/internal/modelrunner"
-	"github.com/enginetest/enginetest/internal/tokenizer"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 	"github.com/enginetest/enginetest/ledger"
 )
 

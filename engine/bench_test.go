@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/enginetest/enginetest/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/stretchr/testify/require"
 )
 

@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/enginetest/enginetest/engine/internal/wire"
 	"github.com/enginetest/enginetest/internal/proc"
 	"github.com/enginetest/enginetest/internal/procfs"
-	"github.com/enginetest/enginetest/internal/wire"
 	"github.com/enginetest/enginetest/ledger"
 )
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/enginetest/enginetest/internal/wire"
+	"github.com/enginetest/enginetest/engine/internal/wire"
 	"github.com/enginetest/enginetest/ledger"
 )
 

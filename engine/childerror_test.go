@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/enginetest/enginetest/internal/wire"
+	"github.com/enginetest/enginetest/engine/internal/wire"
 	"github.com/enginetest/enginetest/ledger"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"

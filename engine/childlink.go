@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/enginetest/enginetest/internal/wire"
+	"github.com/enginetest/enginetest/engine/internal/wire"
 	"github.com/enginetest/enginetest/ledger"
 )
 

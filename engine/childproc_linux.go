@@ -7,8 +7,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/enginetest/enginetest/engine/internal/wire"
 	"github.com/enginetest/enginetest/internal/proc"
-	"github.com/enginetest/enginetest/internal/wire"
 )
 
 // envCore tells a process that it is a core: "fd:inode" of its end of the link.

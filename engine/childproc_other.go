@@ -6,8 +6,8 @@ import (
 	"errors"
 	"os"
 
+	"github.com/enginetest/enginetest/engine/internal/wire"
 	"github.com/enginetest/enginetest/internal/proc"
-	"github.com/enginetest/enginetest/internal/wire"
 )
 
 // spawn is not reached: Config.Core ChildProcess is refused on this system.

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/enginetest/enginetest/internal/wire"
+	"github.com/enginetest/enginetest/engine/internal/wire"
 )
 
 // served is a core in the process that was started for it, as its parent sees it.

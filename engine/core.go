@@ -9,11 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/enginetest/enginetest/internal/kvcache"
-	"github.com/enginetest/enginetest/internal/modelrunner"
-	"github.com/enginetest/enginetest/internal/offload"
-	"github.com/enginetest/enginetest/internal/scheduler"
-	"github.com/enginetest/enginetest/internal/tokenizer"
+	"github.com/enginetest/enginetest/engine/internal/kvcache"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/offload"
+	"github.com/enginetest/enginetest/engine/internal/scheduler"
+	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 	"github.com/enginetest/enginetest/ledger"
 )
 

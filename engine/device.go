@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/engine/internal/cudarunner"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/checkpoint"
-	"github.com/enginetest/enginetest/internal/cudarunner"
-	"github.com/enginetest/enginetest/internal/modelrunner"
 )
 
 // checkDevice refuses what names no device, or not as many as share the model. Which GPUs they are, and whether there are any, is known only where the model is

@@ -10,14 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/enginetest/enginetest/internal/modelrunner"
-	"github.com/enginetest/enginetest/internal/scheduler/fakerunner"
-	"github.com/enginetest/enginetest/internal/tokenizer"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
+	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-const tinyLlama = "../internal/modelrunner/testdata/tiny-llama"
+const tinyLlama = "internal/modelrunner/testdata/tiny-llama"
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
@@ -54,7 +54,7 @@ func fakeLoader(r *fakerunner.Runner, text bool) loader {
 		}
 		m = model{runner: r, maxPositions: 1024, limits: limits{vocab: int(r.Vocab), eos: []int32{2}}}
 		if text {
-			if m.tok, err = tokenizer.Load("../internal/tokenizer/testdata/gpt2/tokenizer.json"); err != nil {
+			if m.tok, err = tokenizer.Load("internal/tokenizer/testdata/gpt2/tokenizer.json"); err != nil {
 				return m, err
 			}
 			m.vocab = m.tok.VocabSize()
@@ -93,7 +93,7 @@ func one(tb testing.TB, e *Engine, prompt []int32, p SamplingParams) Completion 
 	return outs[0].Completions[0]
 }
 
-// golden is what Hugging Face transformers made of the tiny Llama (internal/modelrunner/testdata).
+// golden is what Hugging Face transformers made of the tiny Llama (engine/internal/modelrunner/testdata).
 type golden struct {
 	Prompts []struct {
 		IDs      []int32   `json:"ids"`

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/engine/internal/cpu"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/checkpoint"
-	"github.com/enginetest/enginetest/internal/cpu"
-	"github.com/enginetest/enginetest/internal/modelrunner"
 	"github.com/enginetest/enginetest/ledger"
 )
 

@@ -8,7 +8,7 @@ import (
 	"github.com/enginetest/enginetest/engine"
 )
 
-const model = "../internal/modelrunner/testdata/tiny-llama"
+const model = "internal/modelrunner/testdata/tiny-llama"
 
 func ExampleOpen() {
 	ctx := context.Background()

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/enginetest/enginetest/internal/modelrunner"
-	"github.com/enginetest/enginetest/internal/scheduler/fakerunner"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
 	"github.com/enginetest/enginetest/ledger"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"runtime/debug"
 
-	"github.com/enginetest/enginetest/internal/cpu"
-	"github.com/enginetest/enginetest/internal/modelrunner"
-	"github.com/enginetest/enginetest/internal/offload"
+	"github.com/enginetest/enginetest/engine/internal/cpu"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/offload"
 	"github.com/enginetest/enginetest/ledger"
 )
 

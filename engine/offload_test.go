@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/enginetest/enginetest/internal/offload"
-	"github.com/enginetest/enginetest/internal/scheduler/fakerunner"
+	"github.com/enginetest/enginetest/engine/internal/offload"
+	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
 	"github.com/enginetest/enginetest/ledger"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"

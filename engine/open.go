@@ -7,12 +7,12 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/enginetest/enginetest/engine/internal/kvcache"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/sample"
+	"github.com/enginetest/enginetest/engine/internal/scheduler"
+	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 	"github.com/enginetest/enginetest/internal/checkpoint"
-	"github.com/enginetest/enginetest/internal/kvcache"
-	"github.com/enginetest/enginetest/internal/modelrunner"
-	"github.com/enginetest/enginetest/internal/sample"
-	"github.com/enginetest/enginetest/internal/scheduler"
-	"github.com/enginetest/enginetest/internal/tokenizer"
 )
 
 // model is what a loader gives.

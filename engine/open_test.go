@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/enginetest/enginetest/internal/cpu"
+	"github.com/enginetest/enginetest/engine/internal/cpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

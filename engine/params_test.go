@@ -6,8 +6,8 @@ import (
 	"math"
 	"testing"
 
-	"github.com/enginetest/enginetest/internal/sample"
-	"github.com/enginetest/enginetest/internal/tokenizer"
+	"github.com/enginetest/enginetest/engine/internal/sample"
+	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -70,7 +70,7 @@ func TestParamsOutOfRange(t *testing.T) {
 }
 
 func gpt2(t *testing.T) *tokenizer.Tokenizer {
-	tok, err := tokenizer.Load("../internal/tokenizer/testdata/gpt2/tokenizer.json")
+	tok, err := tokenizer.Load("internal/tokenizer/testdata/gpt2/tokenizer.json")
 	require.NoError(t, err)
 	return tok
 }

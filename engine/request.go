@@ -4,9 +4,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/enginetest/enginetest/internal/sample"
-	"github.com/enginetest/enginetest/internal/scheduler"
-	"github.com/enginetest/enginetest/internal/tokenizer"
+	"github.com/enginetest/enginetest/engine/internal/sample"
+	"github.com/enginetest/enginetest/engine/internal/scheduler"
+	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 )
 
 // request is a Request on its way through the engine. It refers to nothing of the engine, so whoever keeps one keeps only that.

@@ -8,8 +8,8 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/checkpoint"
-	"github.com/enginetest/enginetest/internal/modelrunner"
 )
 
 // resolve fills in the defaults that do not depend on the checkpoint, and checks every field.

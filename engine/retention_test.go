@@ -9,7 +9,7 @@ import (
 	"time"
 	"weak"
 
-	"github.com/enginetest/enginetest/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

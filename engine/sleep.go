@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/enginetest/enginetest/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/ledger"
 )
 

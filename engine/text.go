@@ -6,8 +6,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/enginetest/enginetest/internal/sample"
-	"github.com/enginetest/enginetest/internal/tokenizer"
+	"github.com/enginetest/enginetest/engine/internal/sample"
+	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 )
 
 // text is a completion's text as it grows. A streamed text holds back as much as a stop string could still take away.

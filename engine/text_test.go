@@ -5,9 +5,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/enginetest/enginetest/internal/sample"
-	"github.com/enginetest/enginetest/internal/scheduler/fakerunner"
-	"github.com/enginetest/enginetest/internal/tokenizer"
+	"github.com/enginetest/enginetest/engine/internal/sample"
+	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
+	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -98,7 +98,7 @@ func TestStopStringsInOneToken(t *testing.T) {
 
 // With byte fallback the decoder keeps a run of bytes until it ends. A stop string in it, a line end for one, counts at its token all the same.
 func TestStopStringsInByteTokens(t *testing.T) {
-	tok, err := tokenizer.Load("../internal/tokenizer/testdata/llama2/tokenizer.json")
+	tok, err := tokenizer.Load("internal/tokenizer/testdata/llama2/tokenizer.json")
 	require.NoError(t, err)
 	for _, tc := range []struct {
 		why    string
@@ -132,7 +132,7 @@ func TestStopStringsInByteTokens(t *testing.T) {
 // Prompt and text together read as one: the space between them is not lost. After special tokens alone a text begins, without one.
 func TestTextFollowsThePrompt(t *testing.T) {
 	for _, name := range []string{"llama2", "metaspace"} {
-		tok, err := tokenizer.Load("../internal/tokenizer/testdata/" + name + "/tokenizer.json")
+		tok, err := tokenizer.Load("internal/tokenizer/testdata/" + name + "/tokenizer.json")
 		require.NoError(t, err)
 		var rest []int32
 		for _, c := range "▁did▁a" {

@@ -63,7 +63,7 @@ func TestUnusedTensorsAreNamed(t *testing.T) {
 
 // Every tensor of a model that transformers wrote has its place.
 func TestNoUnusedTensors(t *testing.T) {
-	models, err := filepath.Glob("../internal/modelrunner/testdata/*/config.json")
+	models, err := filepath.Glob("internal/modelrunner/testdata/*/config.json")
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(models), 6)
 	for _, dir := range append(models, filepath.Join(fixtures.Bundled(), "config.json")) {

@@ -2,13 +2,12 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/cuda/kernels"
+	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/gpuwait"
-	"github.com/enginetest/enginetest/internal/cudarunner"
 )
 
 // gpuReport is what `enginetest gpus` prints: the devices, and what the engine uses of them.
@@ -67,9 +66,10 @@ func inspectCUDA() cudaReport {
 		k.Compiled = strings.HasSuffix(k.Kernels, ".ptx")
 		r.Devices = append(r.Devices, k)
 	}
-	r.NCCL = &libraryReport{Used: os.Getenv(cudarunner.AllReduceEnv) == string(cudarunner.NCCL)}
-	if r.NCCL.Library, r.NCCL.Version, err = cudarunner.FindNCCL(); err != nil {
-		r.NCCL.Error = err.Error()
+	n := engine.FindNCCL()
+	r.NCCL = &libraryReport{Library: n.Library, Version: n.Version, Used: n.Used}
+	if n.Err != nil {
+		r.NCCL.Error = n.Err.Error()
 	}
 	return r
 }
@@ -93,11 +93,11 @@ func (r cudaReport) String() string {
 	}
 	switch n := r.NCCL; {
 	case n.Error != "":
-		fmt.Fprintf(&b, "\n     NCCL: none: %s", strings.TrimPrefix(n.Error, cudarunner.ErrNoNCCL.Error()+": "))
+		fmt.Fprintf(&b, "\n     NCCL: none: %s", n.Error)
 	case n.Used:
 		fmt.Fprintf(&b, "\n     NCCL: %s (%s), used by engines of several devices", n.Version, n.Library)
 	default:
-		fmt.Fprintf(&b, "\n     NCCL: %s (%s), not used without %s=%s", n.Version, n.Library, cudarunner.AllReduceEnv, cudarunner.NCCL)
+		fmt.Fprintf(&b, "\n     NCCL: %s (%s), not used without %s=%s", n.Version, n.Library, engine.AllReduceEnv, "nccl")
 	}
 	fmt.Fprintf(&b, "\n     cuBLASLt: %s", r.CUBLASLt)
 	return b.String()

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/enginetest/enginetest/cmd/enginetest/internal/bench"
 	"github.com/enginetest/enginetest/fixtures"
-	"github.com/enginetest/enginetest/internal/bench"
 	"github.com/spf13/cobra"
 )
 

@@ -114,7 +114,7 @@ func TestGenerateEndsWithTheSignalThatEndedIt(t *testing.T) {
 
 // TestGenerateReferences compares with Hugging Face: tokens equal, log-probabilities within 1e-4.
 func TestGenerateReferences(t *testing.T) {
-	const dir = "../../internal/modelrunner/testdata/tiny-llama"
+	const dir = "../../engine/internal/modelrunner/testdata/tiny-llama"
 	var golden struct {
 		Prompts []struct {
 			IDs, Greedy []int32

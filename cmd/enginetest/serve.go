@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/engine/openai"
 	"github.com/enginetest/enginetest/fixtures"
-	"github.com/enginetest/enginetest/internal/openai"
 	"github.com/spf13/cobra"
 )
 

@@ -27,7 +27,7 @@ func (d draw) bytes() []byte {
 	return binary.LittleEndian.AppendUint32(b, d.position)
 }
 
-// gumbel is the noise of a token, as internal/sample defines it: -ln(-ln(u)) of Philox4x32-10.
+// gumbel is the noise of a token, as engine/internal/sample defines it: -ln(-ln(u)) of Philox4x32-10.
 func (d draw) gumbel(token int) float64 {
 	c, k := [4]uint32{uint32(token / 4), d.position}, [2]uint32{uint32(d.seed), uint32(d.seed >> 32)}
 	for range 10 {

@@ -9,7 +9,7 @@ import (
 	"github.com/enginetest/enginetest/cuda"
 )
 
-// How whole draws compare with internal/sample is tested in internal/cudarunner; here each kernel is compared with sorting, in float64.
+// How whole draws compare with engine/internal/sample is tested in engine/internal/cudarunner; here each kernel is compared with sorting, in float64.
 var siftTests = []kernelTest{
 	{[]string{"sift_edit"}, testSift, []wrong{set("another vocabulary", 8, 1008), swap("edited rows for raw ones", 0, 1)}},
 	{[]string{"sift_weigh"}, testSift, []wrong{set("another vocabulary", 7, 1008), swap("edited rows for raw ones", 0, 1)}},

@@ -1,0 +1,266 @@
+package cudarunner
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"runtime"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/sample"
+)
+
+// samplerCount is how many rows the host samples at once.
+var samplerCount = max(2, runtime.GOMAXPROCS(0))
+
+// Execute implements [modelrunner.Runner].
+func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) {
+	if err := r.check(b); err != nil {
+		return nil, fmt.Errorf("cudarunner: bad batch: %w", err)
+	}
+	if err := call(r.options.Hooks.Forward); err != nil {
+		return nil, err
+	}
+	out := resultsOf(b)
+	if wants(b) {
+		if err := call(r.options.Hooks.Sample); err != nil {
+			return nil, err
+		}
+	}
+	if len(b.Tokens) <= r.work.tokens {
+		if err := r.execute(b, out); err != nil {
+			return nil, err
+		}
+		return out, nil
+	}
+	for _, c := range passesOf(b, r.work.tokens) {
+		results := resultsOf(&c.Batch)
+		if err := r.execute(&c.Batch, results); err != nil {
+			return nil, err
+		}
+		c.into(out, results)
+	}
+	return out, nil
+}
+
+// resultsOf makes room for a batch's results.
+func resultsOf(b *modelrunner.Batch) []modelrunner.SeqResult {
+	out := make([]modelrunner.SeqResult, len(b.Seqs))
+	for i, s := range b.Seqs {
+		out[i].PromptLogprobs = make([][]sample.Logprob, len(s.Targets))
+	}
+	return out
+}
+
+// execute runs a step of rows that there is room for.
+func (r *Runner) execute(b *modelrunner.Batch, out []modelrunner.SeqResult) error {
+	rows := r.wantedOf(b)
+	var s *step
+	n := min(len(rows), logitRows)
+	err := r.worker.Do(func() error {
+		var err error
+		if s, err = r.compute(b, rows); err != nil || n == 0 {
+			return errors.Join(err, r.stream.Synchronize())
+		}
+		return r.fetch(s, rows[:n])
+	})
+	for at := 0; err == nil && n > 0; {
+		r.results(b, rows[at:at+n], out)
+		if at += n; at == len(rows) {
+			break
+		}
+		n = min(len(rows)-at, logitRows)
+		err = r.worker.Do(func() error { // the next rows' logits
+			if err := r.sampleRows(s, at, n); err != nil {
+				return err
+			}
+			return r.fetch(s, rows[at:at+n])
+		})
+	}
+	return err
+}
+
+// compute queues a step up to the tokens of its first rows.
+func (r *Runner) compute(b *modelrunner.Batch, rows []wanted) (*step, error) {
+	n, context, blocks := len(b.Tokens), 0, 1
+	s := &step{tokens: n, decode: len(b.Seqs) == n, splits: 1, tiles: tilesOf(b)}
+	for _, q := range b.Seqs {
+		context, blocks = max(context, q.Context), max(blocks, len(q.Blocks))
+	}
+	if err := r.rope.fill(context); err != nil {
+		return nil, err
+	}
+	s.maxTable = max(16, 1<<bits.Len(uint(blocks-1)))
+	graphed := s.decode && n <= logitRows && len(rows) == n
+	seqs := len(b.Seqs)
+	if graphed {
+		s.tokens = bucket(n, r.work.tokens)
+		seqs = s.tokens
+	}
+	s.splits = r.attentionSplits(s.tokens, context)
+	var err error
+	if s.in, err = r.upload(b, rows, s.tokens, seqs, s.maxTable); err != nil {
+		return nil, err
+	}
+	if s.decode {
+		s.in.seqs = 0
+	}
+	s.sifted = s.in.rules != 0
+	if graphed {
+		return s, r.decode(s)
+	}
+	if err := r.forward(s); err != nil || len(rows) == 0 {
+		return s, err
+	}
+	if s.pending > 0 { // the rows that are wanted may be wanted twice: the residual stream is completed once
+		if err := r.normalize(s, r.norm, s.tokens, 0, r.work.h, r.mode(s.tokens)); err != nil {
+			return nil, err
+		}
+	}
+	return s, r.sampleRows(s, 0, min(len(rows), logitRows))
+}
+
+// sampleRows computes logits and draws of the rows [at, at+n) that are wanted.
+func (r *Runner) sampleRows(s *step, at, n int) error {
+	if at > 0 { // the first rank has read the logits before these
+		if err := r.meet(); err != nil {
+			return err
+		}
+	}
+	if err := r.project(s, n, s.in.rows+cuda.DevicePtr(4*at)); err != nil {
+		return err
+	}
+	t := *s
+	t.in.draws += cuda.DevicePtr(4 * drawWords * at)
+	t.in.rules += cuda.DevicePtr(4 * ruleWords * at)
+	return r.draw(&t, n)
+}
+
+// fetch brings tokens and log-probabilities back, and the logits of rows that the host has to look at, and waits.
+func (r *Runner) fetch(s *step, rows []wanted) error {
+	w, n := &r.work, int64(len(rows))
+	if !r.share.First() {
+		return r.stream.Synchronize()
+	}
+	if s.sifted { // otherwise the tokens are there already
+		if err := w.memory.CopyToAsync(r.in.tokens, 0, w.tokensOut, 4*n, r.stream); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(rows, func(w wanted) bool { return w.logprobs >= 0 }) {
+			if err := w.memory.CopyToAsync(r.in.tokens, 4*logitRows, w.found, n*foundBytes, r.stream); err != nil {
+				return err
+			}
+		}
+	}
+	bytes := int64(4 * r.VocabSize)
+	copied := func(need func(i int) bool) error {
+		for i := range rows {
+			if !need(i) {
+				continue
+			}
+			if err := r.hostLogits(); err != nil {
+				return err
+			}
+			if err := w.memory.CopyToAsync(r.logits, int64(i)*bytes, w.logits+int64(i)*bytes, bytes, r.stream); err != nil {
+				return err
+			}
+		}
+		return r.stream.Synchronize()
+	}
+	if err := copied(func(i int) bool { return rows[i].host }); err != nil {
+		return err
+	}
+	handedBack := func(i int) bool { return !rows[i].host && !r.done(i, rows[i]) }
+	for i := range rows {
+		if handedBack(i) {
+			return copied(handedBack)
+		}
+	}
+	return nil
+}
+
+// done says that the device did all there was to do for a row, the i-th of those that fetch brought.
+func (r *Runner) done(i int, w wanted) bool {
+	return !w.host && (w.state == nil || r.tokens()[i] >= 0) && (w.logprobs < 0 || r.found()[i].n >= 0)
+}
+
+// tokens and found are what the device gave.
+func (r *Runner) tokens() *[logitRows]int32 {
+	return (*[logitRows]int32)(unsafe.Pointer(&r.in.tokens.Bytes()[0]))
+}
+
+func (r *Runner) found() *[logitRows]found {
+	return (*[logitRows]found)(unsafe.Pointer(&r.in.tokens.Bytes()[4*logitRows]))
+}
+
+// hostLogits makes room for logits in host memory, when the first row needs it.
+func (r *Runner) hostLogits() error {
+	if r.logits != nil {
+		return nil
+	}
+	bytes := int64(4 * logitRows * r.VocabSize)
+	if hook := r.options.Hooks.Allocate; hook != nil {
+		if err := hook("staging", bytes); err != nil {
+			return err
+		}
+	}
+	m, err := r.worker.AllocPinned("staging", bytes)
+	if err != nil {
+		return err
+	}
+	r.own("staging", bytes, m.Free)
+	r.logits = m
+	return nil
+}
+
+// results reads what fetch brought: what the device did as it is, logits through the host's sampler.
+func (r *Runner) results(b *modelrunner.Batch, rows []wanted, out []modelrunner.SeqResult) {
+	if !r.share.First() {
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for i, w := range rows {
+		res, seq := &out[w.seq], &b.Seqs[w.seq]
+		if r.done(i, w) {
+			f := &r.found()[i]
+			if w.state == nil {
+				res.PromptLogprobs[w.target] = f.logprobs(seq.Targets[w.target], r.VocabSize)
+				continue
+			}
+			if res.Token = r.tokens()[i]; w.logprobs >= 0 {
+				res.Logprobs = f.logprobs(res.Token, r.VocabSize)
+			}
+			continue
+		}
+		logits := unsafe.Slice((*float32)(unsafe.Pointer(&r.logits.Bytes()[4*i*r.VocabSize])), r.VocabSize)
+		s := <-r.samplers
+		wg.Go(func() {
+			defer func() { r.samplers <- s }()
+			if w.state == nil {
+				res.PromptLogprobs[w.target] = s.Logprobs(logits, seq.Targets[w.target], seq.PromptLogprobs)
+				return
+			}
+			res.Token, res.Logprobs, res.Err = s.Draw(w.state, logits)
+		})
+	}
+}
+
+// check refuses a batch that would read or write where it must not: a fault of the scheduler's, not of a request.
+func (r *Runner) check(b *modelrunner.Batch) error {
+	switch {
+	case r.kv == nil:
+		return errors.New("there is no KV cache: AllocateKV comes before, Close after Execute")
+	case r.weights == nil || r.work.memory == nil:
+		return errors.New("the weights are asleep")
+	case len(b.Tokens) == 0:
+		return errors.New("no tokens")
+	}
+	return b.Check(modelrunner.Limits{
+		Tokens: r.options.MaxNumBatchedTokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks, BlockSize: r.options.BlockSize,
+	})
+}

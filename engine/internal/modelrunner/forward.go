@@ -1,0 +1,173 @@
+package modelrunner
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/enginetest/enginetest/engine/internal/cpu"
+	"github.com/enginetest/enginetest/engine/internal/sample"
+)
+
+// Execute implements [Runner].
+func (r *CPU) Execute(b *Batch) ([]SeqResult, error) {
+	if err := r.check(b); err != nil {
+		return nil, fmt.Errorf("modelrunner: bad batch: %w", err)
+	}
+	if err := call(r.options.Hooks.Forward); err != nil {
+		return nil, err
+	}
+	if err := r.forward(b); err != nil {
+		return nil, err
+	}
+	return r.results(b)
+}
+
+// forward runs the decoder over a batch and leaves its residual stream in work.x, the same on every rank. The error is [ErrBroken].
+func (r *CPU) forward(b *Batch) error {
+	p, w, n, eps := r.pool, &r.work, len(b.Tokens), float32(r.RMSNormEps)
+	x, h := w.x[:n*r.HiddenSize], w.h[:n*r.HiddenSize]
+	q, k := w.q[:n*r.NumHeads*r.HeadDim], w.k[:n*r.NumKVHeads*r.HeadDim]
+	gate := w.gate[:n*r.IntermediateSize]
+	seqs := r.attention(b)
+
+	cpu.Gather(p, x, r.embed, b.Tokens)
+	for i := range r.layers {
+		l := &r.layers[i]
+		if r.trace != nil {
+			r.trace(i, x)
+		}
+		cpu.RMSNorm(p, h, x, l.inputNorm, n, r.HiddenSize, eps)
+		cpu.MatMuls(p, h, n, l.q.into(q), l.k.into(k), l.v.into(w.v))
+		if r.QKNorm {
+			cpu.RMSNorm(p, q, q, l.qNorm, n*r.NumHeads, r.HeadDim, eps)
+			cpu.RMSNorm(p, k, k, l.kNorm, n*r.NumKVHeads, r.HeadDim, eps)
+		}
+		cpu.Rope(p, q, n, r.NumHeads, r.HeadDim, r.HeadDim, b.Positions, r.rope.cos, r.rope.sin)
+		cpu.Rope(p, k, n, r.NumKVHeads, r.HeadDim, r.HeadDim, b.Positions, r.rope.cos, r.rope.sin)
+		cpu.WriteKV(p, r.kv[i], k, w.v, b.Slots)
+		cpu.Attention(p, w.attn, q, cpu.AttnParams{
+			Heads: r.NumHeads, Scale: float32(1 / math.Sqrt(float64(r.HeadDim))), Window: r.LayerWindow(i),
+		}, r.kv[i], seqs)
+		if err := r.sum(0, h, w.attn, n, l.o); err != nil {
+			return err
+		}
+		cpu.AddRMSNorm(p, h, x, h, l.postNorm, n, r.HiddenSize, eps)
+		cpu.MatMuls(p, h, n, l.gate.into(gate), l.up.into(w.up))
+		cpu.SiLUMul(p, gate, gate, w.up)
+		if err := r.sum(1, h, gate, n, l.down); err != nil {
+			return err
+		}
+		cpu.Add(p, x, h)
+	}
+	return nil
+}
+
+// sum multiplies by a matrix of which every rank has some columns, and adds up what that gives on all of them.
+func (r *CPU) sum(turn int, dst, x []float32, n int, l linear) error {
+	if r.options.link == nil {
+		cpu.MatMul(r.pool, dst, x, n, l.w, l.bias)
+		return nil
+	}
+	own := r.work.partial[turn][:len(dst)]
+	cpu.MatMul(r.pool, own, x, n, l.w, l.bias)
+	return r.options.link.allReduce(r.share.Rank, turn, r.pool, dst, own)
+}
+
+// attention lists the batch's sequences as the kernel wants them, and readies the rope table for their positions.
+func (r *CPU) attention(b *Batch) []cpu.AttnSeq {
+	seqs := make([]cpu.AttnSeq, len(b.Seqs))
+	for i, s := range b.Seqs {
+		seqs[i] = cpu.AttnSeq{Start: s.Start, Len: s.Len, Context: s.Context, Blocks: s.Blocks}
+		r.rope.fill(s.Context)
+	}
+	return seqs
+}
+
+// project gives the logits [len(rows), VocabSize] of some rows of the residual stream, at most logitRows; on the first rank only.
+func (r *CPU) project(rows []int) ([]float32, error) {
+	d, n, width := r.HiddenSize, len(rows), r.VocabSize
+	if !r.share.First() {
+		width = r.share.Vocab.Len()
+	}
+	h, logits := r.work.h[:n*d], r.work.logits[:n*width]
+	for i, row := range rows {
+		copy(h[i*d:(i+1)*d], r.work.x[row*d:])
+	}
+	cpu.RMSNorm(r.pool, h, h, r.norm, n, d, float32(r.RMSNormEps))
+	cpu.MatMuls(r.pool, h, n, cpu.Linear{Dst: logits, W: r.lmHead, Stride: width})
+	if r.options.link == nil {
+		return logits, nil
+	}
+	return logits, r.options.link.gather(r.share.Rank, logits, func(parts [][]float32) {
+		at := r.share.Vocab.Hi
+		for _, part := range parts[1:] {
+			own := len(part) / n
+			for i := range n {
+				copy(logits[i*width+at:], part[i*own:(i+1)*own])
+			}
+			at += own
+		}
+	})
+}
+
+// results computes the logits of the rows that somebody asks for, and what is asked of them.
+func (r *CPU) results(b *Batch) ([]SeqResult, error) {
+	out := make([]SeqResult, len(b.Seqs))
+	var rows []int
+	var read []func(s *sample.Sampler, logits []float32) // what to do with each row
+	for i := range b.Seqs {
+		s, res := &b.Seqs[i], &out[i]
+		res.PromptLogprobs = make([][]sample.Logprob, len(s.Targets))
+		for j, target := range s.Targets {
+			rows = append(rows, s.Start+j)
+			read = append(read, func(sampler *sample.Sampler, logits []float32) {
+				res.PromptLogprobs[j] = sampler.Logprobs(logits, target, s.PromptLogprobs)
+			})
+		}
+		if s.Sampler != nil {
+			rows = append(rows, s.Start+s.Len-1)
+			read = append(read, func(sampler *sample.Sampler, logits []float32) {
+				res.Token, res.Logprobs, res.Err = sampler.Draw(s.Sampler, logits)
+			})
+		}
+	}
+	if len(rows) == 0 {
+		return out, nil
+	}
+	if r.share.First() {
+		if err := call(r.options.Hooks.Sample); err != nil {
+			return nil, err
+		}
+	}
+	for size := min(logitRows, r.work.tokens); len(rows) > 0; {
+		n := min(size, len(rows))
+		logits, err := r.project(rows[:n])
+		if err != nil {
+			return nil, err
+		}
+		if !r.share.First() {
+			rows = rows[n:]
+			continue
+		}
+		r.pool.Run(n, 1, func(lo, hi int) {
+			s := <-r.samplers
+			defer func() { r.samplers <- s }()
+			for i := lo; i < hi; i++ {
+				read[i](s, logits[i*r.VocabSize:(i+1)*r.VocabSize:(i+1)*r.VocabSize])
+			}
+		})
+		rows, read = rows[n:], read[n:]
+	}
+	return out, nil
+}
+
+// check refuses a batch that would read or write where it must not: a fault of the scheduler's, not of a request.
+func (r *CPU) check(b *Batch) error {
+	switch {
+	case r.work.x == nil && r.parts.Len() > 0:
+		return fmt.Errorf("the weights are asleep: WakeWeights comes before Execute")
+	case r.kv == nil:
+		return fmt.Errorf("there is no KV cache: AllocateKV comes before, Close after Execute")
+	}
+	return b.Check(Limits{Tokens: r.work.tokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks, BlockSize: r.options.BlockSize})
+}

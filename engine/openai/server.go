@@ -1,0 +1,266 @@
+// Package openai serves an engine over HTTP, in the shapes of OpenAI's API and with vLLM's extra fields: completions, chat completions, streams as
+// server-sent events, models, health and metrics.
+//
+// Nothing that would change an answer is ignored. A field that this server does not know, or does not support, is refused by name:
+//
+//	400 {"error":{"message":"temprature: unknown field","type":"invalid_request_error","param":"temprature","code":"unknown_parameter"}}
+//	400 {"error":{"message":"tools: not supported","type":"invalid_request_error","param":"tools","code":"unsupported_parameter"}}
+//	503 {"error":{"message":"the server is shutting down: it takes no new work","type":"service_unavailable","param":null,"code":"draining"}}
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/engine/internal/chat"
+	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+)
+
+// MaxBody bounds a request's body, in bytes.
+const MaxBody = 16 << 20
+
+// Server is an http.Handler. It answers from the start; until SetModel it says that it is loading.
+type Server struct {
+	name    string // of the model
+	created int64
+	model   atomic.Pointer[model]
+	stopped atomic.Bool
+	routes  map[string]route
+}
+
+type route struct {
+	method string
+	serve  func(w http.ResponseWriter, r *http.Request) error
+}
+
+// model is what the server answers with once it is loaded.
+type model struct {
+	engine      *engine.Engine
+	tok         *tokenizer.Tokenizer // nil: token ids only
+	maxLen      int
+	templates   *chat.Templates
+	noTemplates error // why there are none
+}
+
+// New makes a server for a model of this name.
+func New(name string) *Server {
+	s := &Server{name: name, created: time.Now().Unix()}
+	s.routes = map[string]route{
+		"/v1/completions":      {http.MethodPost, s.completions},
+		"/v1/chat/completions": {http.MethodPost, s.chat},
+		"/v1/models":           {http.MethodGet, s.models},
+		"/health":              {http.MethodGet, s.health},
+		"/metrics":             {http.MethodGet, s.metrics},
+	}
+	for path, what := range map[string]string{
+		"/v1/embeddings": "embeddings", "/v1/responses": "the responses API", "/v1/moderations": "moderations", "/v1/images/generations": "images",
+		"/v1/audio/speech": "audio", "/v1/audio/transcriptions": "audio",
+	} {
+		s.routes[path] = route{http.MethodPost, func(http.ResponseWriter, *http.Request) error {
+			return &apiError{status: http.StatusNotImplemented, kind: "not_implemented", code: "unsupported_endpoint", message: what + ": not supported by this server"}
+		}}
+	}
+	return s
+}
+
+// SetModel starts to serve. e is the engine of the checkpoint in e.Config().Model, whose tokenizer and chat templates the server reads. A
+// checkpoint without a chat template, or with one that cannot be rendered, serves all but chat; the error, of chat only, is for a log.
+func (s *Server) SetModel(e *engine.Engine) (chatError, err error) {
+	cfg := e.Config()
+	m := &model{engine: e, maxLen: cfg.MaxModelLen}
+	if !cfg.SkipTokenizer {
+		m.tok, err = tokenizer.Load(filepath.Join(cfg.Model, "tokenizer.json"))
+		if err != nil && !isNotExist(err) {
+			return nil, err
+		}
+	}
+	if m.templates, m.noTemplates = chat.Load(cfg.Model); m.noTemplates == nil && m.tok == nil {
+		m.noTemplates = fmt.Errorf("%w: a chat needs one", engine.ErrNoTokenizer)
+	}
+	s.model.Store(m)
+	return m.noTemplates, nil
+}
+
+// Drain refuses new work from now on; what runs goes on.
+func (s *Server) Drain() { s.stopped.Store(true) }
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rt, ok := s.routes[r.URL.Path]
+	var err error
+	switch {
+	case !ok:
+		err = &apiError{status: http.StatusNotFound, kind: "invalid_request_error", code: "not_found", message: "no such path: " + r.URL.Path}
+	case r.Method != rt.method && (r.Method != http.MethodHead || rt.method != http.MethodGet):
+		w.Header().Set("Allow", rt.method)
+		err = &apiError{status: http.StatusMethodNotAllowed, kind: "invalid_request_error", code: "method_not_allowed", message: fmt.Sprintf("%s wants %s, not %s", r.URL.Path, rt.method, r.Method)}
+	default:
+		r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
+		err = rt.serve(w, r)
+	}
+	if err != nil && r.Context().Err() == nil {
+		asAPIError(err).write(w)
+	}
+}
+
+// ready gives the model, or why the server takes no work now.
+func (s *Server) ready() (*model, error) {
+	m := s.model.Load()
+	if s.stopped.Load() {
+		return nil, unavailable("draining", "the server is shutting down: it takes no new work")
+	}
+	if m == nil {
+		return nil, unavailable("loading", "the model is loading")
+	}
+	switch state := m.engine.State(); state {
+	case engine.Running:
+		return m, nil
+	case engine.Failed:
+		cause := engine.ErrEngineDead
+		if err := m.engine.Err(); err != nil { // it is there a moment after the state is
+			cause = err
+		}
+		return nil, unavailable("engine_dead", cause.Error())
+	default:
+		return nil, unavailable("not_running", "the engine is "+state.String())
+	}
+}
+
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
+	if _, err := s.ready(); err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+func (s *Server) models(w http.ResponseWriter, _ *http.Request) error {
+	type card struct {
+		ID          string `json:"id"`
+		Object      string `json:"object"`
+		Created     int64  `json:"created"`
+		OwnedBy     string `json:"owned_by"`
+		Root        string `json:"root,omitempty"`
+		MaxModelLen int    `json:"max_model_len,omitempty"`
+	}
+	c := card{ID: s.name, Object: "model", Created: s.created, OwnedBy: "enginetest"}
+	if m := s.model.Load(); m != nil {
+		c.Root, c.MaxModelLen = m.engine.Config().Model, m.maxLen
+	}
+	return writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []card{c}})
+}
+
+// checkModel refuses a request for another model.
+func (s *Server) checkModel(name *string) error {
+	if name == nil || *name == s.name {
+		return nil
+	}
+	return &apiError{
+		status: http.StatusNotFound, kind: "invalid_request_error", param: "model", code: "model_not_found",
+		message: fmt.Sprintf("model: %q is not served here, %q is", *name, s.name),
+	}
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) error {
+	data, err := marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(data) // the client is gone: there is nobody to tell
+	return nil
+}
+
+// marshal leaves <, > and & as they are: special tokens are full of them. The text ends with a newline.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return b.Bytes(), err
+}
+
+var _ http.Handler = (*Server)(nil)
+
+// apiError is an error in OpenAI's shape.
+type apiError struct {
+	status  int
+	kind    string
+	param   string
+	code    string
+	message string
+}
+
+func (e *apiError) Error() string { return e.message }
+
+func (e *apiError) body() map[string]any {
+	optional := func(s string) any {
+		if s == "" {
+			return nil
+		}
+		return s
+	}
+	return map[string]any{"error": map[string]any{"message": e.message, "type": e.kind, "param": optional(e.param), "code": optional(e.code)}}
+}
+
+func (e *apiError) write(w http.ResponseWriter) {
+	if e.status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	_ = writeJSON(w, e.status, e.body())
+}
+
+func invalid(param, code, format string, args ...any) *apiError {
+	message := fmt.Sprintf(format, args...)
+	if param != "" {
+		message = param + ": " + message
+	}
+	return &apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: param, code: code, message: message}
+}
+
+func unavailable(code, message string) *apiError {
+	return &apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: code, message: message}
+}
+
+// asAPIError maps the engine's errors.
+func asAPIError(err error) *apiError {
+	var api *apiError
+	var param *engine.ParamError
+	var tooBig *http.MaxBytesError
+	var tmpl *chat.Error
+	switch {
+	case errors.As(err, &api):
+		return api
+	case errors.As(err, &tooBig):
+		return &apiError{
+			status: http.StatusRequestEntityTooLarge, kind: "invalid_request_error", code: "request_too_large",
+			message: fmt.Sprintf("the body is larger than %d bytes", tooBig.Limit),
+		}
+	case errors.As(err, &param):
+		name := fieldName(param.Field)
+		return invalid(name, "invalid_value", "is %v, must be %s", param.Value, param.Bound)
+	case errors.Is(err, engine.ErrPromptTooBig):
+		return invalid("", "context_length_exceeded", "%v", err)
+	case errors.Is(err, engine.ErrNoTokenizer):
+		return invalid("", "no_tokenizer", "%v", err)
+	case errors.Is(err, chat.ErrNoTemplate):
+		return invalid("", "no_chat_template", "%v", err)
+	case errors.As(err, &tmpl) && tmpl.Kind == chat.Unsupported:
+		return &apiError{status: http.StatusNotImplemented, kind: "not_implemented", code: "unsupported_chat_template", message: err.Error()}
+	case errors.As(err, &tmpl):
+		return invalid("messages", "chat_template", "%v", err)
+	case errors.Is(err, engine.ErrStopped), errors.Is(err, engine.ErrDraining), errors.Is(err, engine.ErrSleeping):
+		return unavailable("draining", err.Error())
+	}
+	code := "internal_error"
+	if errors.Is(err, engine.ErrEngineDead) {
+		code = "engine_dead"
+	}
+	return &apiError{status: http.StatusInternalServerError, kind: "server_error", code: code, message: err.Error()}
+}
