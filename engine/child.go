@@ -317,7 +317,7 @@ func (c *child) parts() map[string]any { return nil }
 func (c *child) shutdownReport() ShutdownReport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return ShutdownReport{slices.Clone(c.report.Phases)}
+	return ShutdownReport{Phases: slices.Clone(c.report.Phases)}
 }
 
 func (c *child) reportDropped() {

@@ -162,7 +162,7 @@ func (c *child) end(ctx context.Context) {
 		err = errors.Join(err, swept)
 	}
 	c.mu.Lock()
-	c.report.add("reap", began, c.ended)
+	c.report.Add("reap", began, c.ended)
 	c.result = err
 	c.held = nil
 	c.state.to(Stopped)
@@ -252,7 +252,7 @@ func waitFor(ctx context.Context, happened <-chan struct{}, limit time.Duration)
 func (c *child) phase(name string, began time.Time, detail string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.report.add(name, began, detail)
+	c.report.Add(name, began, detail)
 }
 
 // sweep ends what the dead core's process left behind, and lets go of what Start took.

@@ -40,11 +40,11 @@ func TestErrorsCross(t *testing.T) {
 		assert.Equal(t, errors.Is(known, ErrStopped), errors.Is(got, ErrStopped))
 	}
 	for _, want := range []error{
-		&ParamError{"TopK", -3, "≥ 0"},
-		&ParamError{"Seed", int64(-3), "≥ 0"},
-		&ParamError{"id", int32(9), "small"},
-		&ParamError{"TopP", 1.5, "in (0, 1]"},
-		&ParamError{"ID", `"x"`, "unique"},
+		paramError("TopK", -3, "≥ 0"),
+		paramError("Seed", int64(-3), "≥ 0"),
+		paramError("id", int32(9), "small"),
+		paramError("TopP", 1.5, "in (0, 1]"),
+		paramError("ID", `"x"`, "unique"),
 		&CheckpointError{File: "f", Tensor: "t", Field: "a.b", Reason: "r", Got: "g", Want: "w"},
 		&PanicError{Phase: "a step", Value: "boom", Stack: "main.go:1"},
 		&LeakError{Holdings: []ledger.Holding{{Owner: "weights", Kind: "mapped", Device: "cpu:0", Bytes: 7, Addr: 9, Stack: []string{"f"}}}},
@@ -56,7 +56,7 @@ func TestErrorsCross(t *testing.T) {
 		require.ErrorAs(t, got, &core)
 		assert.Contains(t, core.in, want)
 	}
-	deep := across(t, errors.Join(&CheckpointError{File: "f", Err: &fs.PathError{Op: "open", Path: "f", Err: syscall.ENOENT}}, &ParamError{"a", 1, "b"}, ErrInjected))
+	deep := across(t, errors.Join(&CheckpointError{File: "f", Err: &fs.PathError{Op: "open", Path: "f", Err: syscall.ENOENT}}, paramError("a", 1, "b"), ErrInjected))
 	var c *CheckpointError
 	var p *ParamError
 	var n syscall.Errno

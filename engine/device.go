@@ -20,10 +20,10 @@ func checkDevice(device string, n int) error {
 	}
 	ids := strings.Split(list, ",")
 	if !isCUDA || slices.Contains(ids, "") {
-		return &ParamError{"Device", strings.TrimSpace(device), `"cpu", "cuda", "cuda:1", "cuda:GPU-…" or, of several, "cuda:0,2" (or "": a GPU when there is one)`}
+		return paramError("Device", strings.TrimSpace(device), `"cpu", "cuda", "cuda:1", "cuda:GPU-…" or, of several, "cuda:0,2" (or "": a GPU when there is one)`)
 	}
 	if len(ids) > 1 && len(ids) != n {
-		return &ParamError{"Device", device, fmt.Sprintf("the first of the %d devices of TensorParallel, or all of them", n)}
+		return paramError("Device", device, fmt.Sprintf("the first of the %d devices of TensorParallel, or all of them", n))
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func pickGPUs(driver *cuda.Driver, device string, n int) (gpus []cuda.Device, er
 	}
 	from := all[gpus[0].Ordinal:]
 	if len(from) < n {
-		return nil, &ParamError{"TensorParallel", n, fmt.Sprintf("at most %d: that is how many GPUs there are from %s on (of %d)", len(from), gpus[0], len(all))}
+		return nil, paramError("TensorParallel", n, fmt.Sprintf("at most %d: that is how many GPUs there are from %s on (of %d)", len(from), gpus[0], len(all)))
 	}
 	return from[:n], nil
 }

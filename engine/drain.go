@@ -80,7 +80,7 @@ func (c *core) drained(err error) {
 		detail = err.Error()
 	}
 	d.err = err
-	c.report.add("drain", d.began, detail)
+	c.report.Add("drain", d.began, detail)
 	close(d.over)
 }
 

@@ -149,7 +149,7 @@ func (e *Engine) ResetPrefixCache(ctx context.Context) error {
 // checkContext refuses a nil context here, where only its caller is hurt: the loop, which serves everybody, would die of it.
 func checkContext(ctx context.Context) error {
 	if ctx == nil {
-		return &ParamError{"ctx", nil, "a context, context.Background() at least"}
+		return paramError("ctx", nil, "a context, context.Background() at least")
 	}
 	return nil
 }

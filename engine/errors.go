@@ -13,34 +13,13 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Errors that a caller can test for with errors.Is.
-var (
-	ErrEngineDead   = errors.New("engine: dead")    // the engine failed; the cause is wrapped beside it
-	ErrStopped      = errors.New("engine: stopped") // shut down, or shutting down
-	ErrDraining     = fmt.Errorf("%w: draining, no new work", ErrStopped)
-	ErrSleeping     = errors.New("engine: asleep; call Wake first") // recoverable
-	ErrBlocksInUse  = errors.New("engine: prefix cache not reset")  // blocks are still in use
-	ErrPromptTooBig = errors.New("engine: prompt does not fit")     // longer than MaxModelLen or than the whole KV cache
-	ErrOutOfMemory  = errors.New("engine: out of device memory")
-	ErrNoTokenizer  = errors.New("engine: no tokenizer") // the checkpoint has none, or Config.SkipTokenizer
-	ErrInjected     = errors.New("engine: injected fault")
-	ErrKilled       = errors.New("engine: core process killed") // by Shutdown, because it did not end otherwise
+// ErrCUDALost is in the cause of an engine's death, and in what Open says afterwards, when a fault of the device (an illegal address, a failed
+// launch) has left a process without any CUDA context, on all its devices.
+var ErrCUDALost = errors.New("engine: CUDA is lost, on all devices, to the process that computed: only a new process can use it; " +
+	"with Config.Core ChildProcess that is the core's alone, and another engine can be opened")
 
-	// ErrCUDALost is in the cause of an engine's death, and in what Open says afterwards, when a fault of the device (an illegal address, a failed
-	// launch) has left a process without any CUDA context, on all its devices.
-	ErrCUDALost = errors.New("engine: CUDA is lost, on all devices, to the process that computed: only a new process can use it; " +
-		"with Config.Core ChildProcess that is the core's alone, and another engine can be opened")
-)
-
-// ParamError is a parameter outside its range.
-type ParamError struct {
-	Field string // as in SamplingParams or Config
-	Value any
-	Bound string // what is allowed: "in (0, 1]"
-}
-
-func (e *ParamError) Error() string {
-	return fmt.Sprintf("engine: %s is %v, must be %s", e.Field, e.Value, e.Bound)
+func paramError(field string, value any, bound string) *ParamError {
+	return &ParamError{Field: field, Value: value, Bound: bound}
 }
 
 // PanicError is a panic inside the engine. It unwraps to the panic's value when that is an error.

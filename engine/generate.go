@@ -163,15 +163,15 @@ func (c *core) check(q *Request) (*request, error) {
 		tokens = tok.Encode(q.Prompt, true)
 	}
 	if len(tokens) == 0 {
-		return nil, &ParamError{"the prompt", "empty", "at least one token"}
+		return nil, paramError("the prompt", "empty", "at least one token")
 	}
-	if err := q.checkTokens(tokens, l); err != nil {
+	if err := checkTokens(q, tokens, l); err != nil {
 		return nil, err
 	}
 	if most := c.cfg.MaxModelLen - 1; len(tokens) > most {
 		return nil, fmt.Errorf("%w: %d tokens, at most %d with MaxModelLen %d and one token of output", ErrPromptTooBig, len(tokens), most, c.cfg.MaxModelLen)
 	}
-	params, rules, err := q.Sampling.resolve(l)
+	params, rules, err := resolveParams(q.Sampling, l)
 	if err != nil {
 		return nil, err
 	}
@@ -186,17 +186,17 @@ func (c *core) whyNoTokenizer() string {
 }
 
 // checkTokens refuses ids that the model has no embedding for. A tokenizer may give such: it can have tokens that the model was never resized for.
-func (q *Request) checkTokens(tokens []int32, l limits) error {
+func checkTokens(q *Request, tokens []int32, l limits) error {
 	for i, id := range tokens {
 		switch {
 		case id >= 0 && int(id) < l.vocab:
 		case q.PromptTokenIDs != nil:
 			return checkID(fmt.Sprintf("PromptTokenIDs[%d]", i), id, l.vocab)
 		default:
-			return &ParamError{
+			return paramError(
 				"Prompt", fmt.Sprintf("one whose token %d is %d (%q) to the tokenizer", i, id, l.tok.Token(id)),
 				fmt.Sprintf("made of the model's vocabulary, ids in [0, %d)", l.vocab),
-			}
+			)
 		}
 	}
 	return nil
@@ -213,7 +213,7 @@ func (c *core) nameRequests(rs []*request) error {
 			taken = taken || o.id == r.id
 		}
 		if taken {
-			return &ParamError{"ID", fmt.Sprintf("%q", r.id), "unique among the requests that have not finished"}
+			return paramError("ID", fmt.Sprintf("%q", r.id), "unique among the requests that have not finished")
 		}
 	}
 	for _, r := range rs {

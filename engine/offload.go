@@ -18,7 +18,7 @@ func (c *core) makeTier() error {
 	}
 	device, ok := c.runner.(modelrunner.KVCopier)
 	if !ok {
-		return &ParamError{"OffloadBytes", c.cfg.OffloadBytes, fmt.Sprintf("0 on device %s, whose KV blocks cannot be copied", c.cfg.Device)}
+		return paramError("OffloadBytes", c.cfg.OffloadBytes, fmt.Sprintf("0 on device %s, whose KV blocks cannot be copied", c.cfg.Device))
 	}
 	c.enter("allocation of host memory for KV blocks")
 	if c.connect == nil {
@@ -50,7 +50,7 @@ func (c *core) hostBlock() int64 {
 func (c *core) hostMemory(bytesPerBlock int64) (offload.Connector, error) {
 	want := c.cfg.OffloadBytes
 	if want < bytesPerBlock {
-		return nil, &ParamError{"OffloadBytes", want, fmt.Sprintf("at least %d, one KV block", bytesPerBlock)}
+		return nil, paramError("OffloadBytes", want, fmt.Sprintf("at least %d, one KV block", bytesPerBlock))
 	}
 	alloc := cpu.NewAllocator(cpu.AllocatorConfig{Device: "host", Ledger: c.ledger, Before: c.faults.hooks(0).Allocate})
 	if free, total, err := alloc.Memory(); err == nil && want > free {

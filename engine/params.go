@@ -70,7 +70,7 @@ func (n number) check() error {
 	case math.IsInf(n.hi, 1):
 		bound = fmt.Sprintf("finite and ≥ %g", n.lo)
 	}
-	return &ParamError{n.field, value, bound + n.note}
+	return paramError(n.field, value, bound+n.note)
 }
 
 const (
@@ -82,15 +82,15 @@ const (
 )
 
 // resolve checks the parameters and turns them into what the sampler and the engine use.
-func (p SamplingParams) resolve(l limits) (sample.Params, rules, error) {
-	if err := p.checkNumbers(); err != nil {
+func resolveParams(p SamplingParams, l limits) (sample.Params, rules, error) {
+	if err := checkNumbers(&p); err != nil {
 		return sample.Params{}, rules{}, err
 	}
-	r, err := p.rules(l)
+	r, err := rulesOf(&p, l)
 	if err != nil {
 		return sample.Params{}, rules{}, err
 	}
-	if err := p.checkIDs(l.vocab); err != nil {
+	if err := checkIDs(&p, l.vocab); err != nil {
 		return sample.Params{}, rules{}, err
 	}
 	s := sample.Params{
@@ -128,7 +128,7 @@ func or(v, def float64) float64 {
 
 // checkNumbers checks each number's range. Source of the ranges: vLLM's SamplingParams, and transformers' logits processors for TypicalP,
 // EpsilonCutoff and NoRepeatNGramSize.
-func (p *SamplingParams) checkNumbers() error {
+func checkNumbers(p *SamplingParams) error {
 	inf := math.Inf(1)
 	for _, n := range []number{
 		{field: "MaxTokens", value: float64(p.MaxTokens), lo: 1, hi: inf, whole: true, off: true, note: " (0 is 16)"},
@@ -150,14 +150,14 @@ func (p *SamplingParams) checkNumbers() error {
 	}
 	for id, b := range p.LogitBias {
 		if err := (number{field: fmt.Sprintf("LogitBias[%d]", id), value: b, lo: -math.MaxFloat64, hi: math.MaxFloat64}).check(); err != nil {
-			return &ParamError{fmt.Sprintf("LogitBias[%d]", id), b, "finite (it is clamped to ±100)"}
+			return paramError(fmt.Sprintf("LogitBias[%d]", id), b, "finite (it is clamped to ±100)")
 		}
 	}
 	return nil
 }
 
 // rules resolves what the engine follows itself.
-func (p *SamplingParams) rules(l limits) (rules, error) {
+func rulesOf(p *SamplingParams, l limits) (rules, error) {
 	r := rules{
 		n: max(p.N, 1), maxTokens: p.MaxTokens, minTokens: p.MinTokens, stopIDs: append([]int32(nil), p.StopTokenIDs...),
 		stop: append([]string(nil), p.Stop...), includeStop: p.IncludeStopInOutput, skipSpecial: p.SkipSpecialTokens == nil || *p.SkipSpecialTokens,
@@ -169,20 +169,20 @@ func (p *SamplingParams) rules(l limits) (rules, error) {
 		r.eos = l.eos
 	}
 	if p.MinTokens < 0 || p.MinTokens > r.maxTokens {
-		return r, &ParamError{"MinTokens", p.MinTokens, fmt.Sprintf("in [0, MaxTokens (%d)]", r.maxTokens)}
+		return r, paramError("MinTokens", p.MinTokens, fmt.Sprintf("in [0, MaxTokens (%d)]", r.maxTokens))
 	}
 	if r.n > 1 && p.Temperature < greedyBelow {
-		return r, &ParamError{"N", p.N, "1 with greedy sampling (Temperature 0): all outputs would be equal"}
+		return r, paramError("N", p.N, "1 with greedy sampling (Temperature 0): all outputs would be equal")
 	}
 	if len(p.Stop) > 0 && l.tok == nil {
 		return r, fmt.Errorf("%w: Stop needs one; StopTokenIDs does not", ErrNoTokenizer)
 	}
 	for i, s := range p.Stop {
 		if s == "" {
-			return r, &ParamError{fmt.Sprintf("Stop[%d]", i), `""`, "a text"}
+			return r, paramError(fmt.Sprintf("Stop[%d]", i), `""`, "a text")
 		}
 		if !utf8.ValidString(s) { // it would cut the text inside a character
-			return r, &ParamError{fmt.Sprintf("Stop[%d]", i), strconv.Quote(s), "UTF-8"}
+			return r, paramError(fmt.Sprintf("Stop[%d]", i), strconv.Quote(s), "UTF-8")
 		}
 	}
 	var err error
@@ -201,19 +201,19 @@ func logprobs(field string, k *int, vocab int) (int, error) {
 	case *k == -1:
 		return vocab, nil
 	case *k < 0 || *k > vocab:
-		return 0, &ParamError{field, *k, fmt.Sprintf("in [0, %d], or -1 for the whole vocabulary", vocab)}
+		return 0, paramError(field, *k, fmt.Sprintf("in [0, %d], or -1 for the whole vocabulary", vocab))
 	}
 	return *k, nil
 }
 
-func (p *SamplingParams) checkIDs(vocab int) error {
+func checkIDs(p *SamplingParams, vocab int) error {
 	for i, id := range p.StopTokenIDs {
 		if err := checkID(fmt.Sprintf("StopTokenIDs[%d]", i), id, vocab); err != nil {
 			return err
 		}
 	}
 	if p.AllowedTokenIDs != nil && len(p.AllowedTokenIDs) == 0 {
-		return &ParamError{"AllowedTokenIDs", "empty", "nil, or at least one id"}
+		return paramError("AllowedTokenIDs", "empty", "nil, or at least one id")
 	}
 	for i, id := range p.AllowedTokenIDs {
 		if err := checkID(fmt.Sprintf("AllowedTokenIDs[%d]", i), id, vocab); err != nil {
@@ -230,7 +230,7 @@ func (p *SamplingParams) checkIDs(vocab int) error {
 
 func checkID(field string, id int32, vocab int) error {
 	if id < 0 || int(id) >= vocab {
-		return &ParamError{field, id, fmt.Sprintf("a token id in [0, %d)", vocab)}
+		return paramError(field, id, fmt.Sprintf("a token id in [0, %d)", vocab))
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func badWords(words []string, l limits) ([][]int32, error) {
 	for i, w := range words {
 		w = strings.TrimLeft(w, " ")
 		if w == "" {
-			return nil, &ParamError{fmt.Sprintf("BadWords[%d]", i), fmt.Sprintf("%q", words[i]), "a text that is not blank"}
+			return nil, paramError(fmt.Sprintf("BadWords[%d]", i), fmt.Sprintf("%q", words[i]), "a text that is not blank")
 		}
 		plain := l.tok.Encode(w, false)
 		spaced := l.tok.Encode(" "+w, false)

@@ -15,7 +15,7 @@ import (
 // resolve fills in the defaults that do not depend on the checkpoint, and checks every field.
 func (c Config) resolve() (Config, error) {
 	if c.Model == "" {
-		return c, &ParamError{"Model", `""`, "the folder of a Hugging Face checkpoint"}
+		return c, paramError("Model", `""`, "the folder of a Hugging Face checkpoint")
 	}
 	for _, f := range []struct {
 		name     string
@@ -30,7 +30,7 @@ func (c Config) resolve() (Config, error) {
 		{"MaxModelLen", &c.MaxModelLen, 0, math.MaxInt32},           // 0 until the KV cache is known
 	} {
 		if *f.value < 0 || *f.value > f.max {
-			return c, &ParamError{f.name, *f.value, fmt.Sprintf("in [1, %d], or 0 for the default", f.max)}
+			return c, paramError(f.name, *f.value, fmt.Sprintf("in [1, %d], or 0 for the default", f.max))
 		}
 		if *f.value == 0 {
 			*f.value = f.def
@@ -40,34 +40,34 @@ func (c Config) resolve() (Config, error) {
 		return c, err
 	}
 	if u := c.MemoryUtilization; !(u >= 0 && u <= 1) {
-		return c, &ParamError{"MemoryUtilization", u, "in (0, 1], or 0 for the default"}
+		return c, paramError("MemoryUtilization", u, "in (0, 1], or 0 for the default")
 	}
 	if c.KVCacheBytes < 0 {
-		return c, &ParamError{"KVCacheBytes", c.KVCacheBytes, "≥ 0"}
+		return c, paramError("KVCacheBytes", c.KVCacheBytes, "≥ 0")
 	}
 	if c.Core != InProcess && c.Core != ChildProcess {
-		return c, &ParamError{"Core", c.Core, "InProcess or ChildProcess"}
+		return c, paramError("Core", c.Core, "InProcess or ChildProcess")
 	}
 	if c.Core == ChildProcess && runtime.GOOS != "linux" {
-		return c, &ParamError{"Core", c.Core, "InProcess on " + runtime.GOOS + ": only Linux can tie a child's life to its parent's"}
+		return c, paramError("Core", c.Core, "InProcess on "+runtime.GOOS+": only Linux can tie a child's life to its parent's")
 	}
 	if c.OffloadBytes < 0 {
-		return c, &ParamError{"OffloadBytes", c.OffloadBytes, "≥ 0"}
+		return c, paramError("OffloadBytes", c.OffloadBytes, "≥ 0")
 	}
 	if c.OffloadBytes > 0 && c.DisablePrefixCache {
-		return c, &ParamError{"OffloadBytes", c.OffloadBytes, "0 with DisablePrefixCache: it keeps prefixes"}
+		return c, paramError("OffloadBytes", c.OffloadBytes, "0 with DisablePrefixCache: it keeps prefixes")
 	}
 	if c.StartTimeout < 0 {
-		return c, &ParamError{"StartTimeout", c.StartTimeout, "> 0, or 0 for the default"}
+		return c, paramError("StartTimeout", c.StartTimeout, "> 0, or 0 for the default")
 	}
 	if c.StartTimeout == 0 {
 		c.StartTimeout = 10 * time.Minute // vLLM's VLLM_ENGINE_READY_TIMEOUT_S
 	}
 	if c.StepTimeout < 0 {
-		return c, &ParamError{"StepTimeout", c.StepTimeout, "> 0, or 0 for no bound"}
+		return c, paramError("StepTimeout", c.StepTimeout, "> 0, or 0 for no bound")
 	}
 	for i, f := range c.Faults {
-		if err := f.check(i, c.TensorParallel); err != nil {
+		if err := checkFault(f, i, c.TensorParallel); err != nil {
 			return c, err
 		}
 	}
@@ -81,7 +81,7 @@ func (c Config) resolve() (Config, error) {
 func (c Config) resolveModel(maxPositions int) (Config, error) {
 	const tokens = 2048
 	if c.MaxModelLen > maxPositions {
-		return c, &ParamError{"MaxModelLen", c.MaxModelLen, fmt.Sprintf("at most %d, the checkpoint's max_position_embeddings", maxPositions)}
+		return c, paramError("MaxModelLen", c.MaxModelLen, fmt.Sprintf("at most %d, the checkpoint's max_position_embeddings", maxPositions))
 	}
 	if !c.DisableChunkedPrefill {
 		if c.MaxNumBatchedTokens == 0 {
@@ -99,10 +99,10 @@ func (c Config) resolveModel(maxPositions int) (Config, error) {
 			c.MaxNumBatchedTokens = max(tokens, maxPositions)
 		}
 	case c.MaxNumBatchedTokens < longest:
-		return c, &ParamError{
+		return c, paramError(
 			"MaxNumBatchedTokens", c.MaxNumBatchedTokens,
 			fmt.Sprintf("at least MaxModelLen (%d) with DisableChunkedPrefill", longest),
-		}
+		)
 	}
 	return c, nil
 }
@@ -111,7 +111,7 @@ func (c Config) resolveModel(maxPositions int) (Config, error) {
 func (c Config) checkSplit(model *checkpoint.Config) error {
 	_, err := modelrunner.Split(*model, modelrunner.Shard{Size: c.TensorParallel})
 	if e, ok := errors.AsType[*modelrunner.SplitError](err); ok {
-		return &ParamError{"TensorParallel", e.Size, "a number of devices that can share the model: " + e.Why()}
+		return paramError("TensorParallel", e.Size, "a number of devices that can share the model: "+e.Why())
 	}
 	return err
 }

@@ -124,7 +124,7 @@ func givenBack(before, after map[string]int64) string {
 func (c *core) phaseOver(name string, began time.Time, detail string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.report.add(name, began, detail)
+	c.report.Add(name, began, detail)
 }
 
 func (c *core) closeRunner() (err error) {

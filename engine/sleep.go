@@ -52,7 +52,7 @@ func (e *Engine) Wake(ctx context.Context, tags ...string) error {
 
 func (c *core) sleep(ctx context.Context, level int) error {
 	if level != 1 && level != 2 {
-		return &ParamError{"level", level, "1 (weights stay on the host) or 2 (nothing stays)"}
+		return paramError("level", level, "1 (weights stay on the host) or 2 (nothing stays)")
 	}
 	return c.ask(ctx, "falling asleep", func() error {
 		if c.state == Running {
@@ -68,7 +68,7 @@ func (c *core) sleep(ctx context.Context, level int) error {
 func (c *core) wakeUp(ctx context.Context, tags []string) error {
 	for _, t := range tags {
 		if t != TagWeights && t != TagKVCache {
-			return &ParamError{"tag", fmt.Sprintf("%q", t), fmt.Sprintf("%q or %q", TagWeights, TagKVCache)}
+			return paramError("tag", fmt.Sprintf("%q", t), fmt.Sprintf("%q or %q", TagWeights, TagKVCache))
 		}
 	}
 	wanted := func(tag string) bool { return len(tags) == 0 || slices.Contains(tags, tag) }

@@ -1,4 +1,4 @@
-package engine
+package llm
 
 // SamplingParams say how a request's tokens are chosen. The zero value is greedy, 16 tokens. Names and ranges are vLLM's; a value outside its
 // range is a [ParamError] that names the field and the bound.

@@ -1,4 +1,4 @@
-package engine
+package llm
 
 // Fault is an injected failure: data, so that it crosses process boundaries with the Config. It strikes once on each rank that it names.
 type Fault struct {

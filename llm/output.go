@@ -1,4 +1,4 @@
-package engine
+package llm
 
 // Request is one prompt: a text, or token ids.
 type Request struct {
@@ -56,4 +56,10 @@ type Delta struct {
 	Logprobs     [][]Logprob
 	FinishReason FinishReason
 	StopReason   string
+}
+
+// Message is one turn of a conversation.
+type Message struct {
+	Role    string // "system", "user" or "assistant"
+	Content string
 }
