@@ -1,5 +1,11 @@
 package engine
 
+import (
+	"context"
+
+	"github.com/enginetest/enginetest/llm"
+)
+
 // Stats are an engine's counters, as of its last step. Counts of tokens and requests are since Open.
 type Stats struct {
 	State   State
@@ -37,4 +43,14 @@ type Stats struct {
 func (s *Stats) over() {
 	s.Waiting, s.Running, s.KVBlocksUsed, s.KVBlocksCached = 0, 0, 0, 0
 	s.OffloadBlocksUsed, s.OffloadBytes, s.OffloadPending = 0, 0, 0
+}
+
+// Activity returns how many sequences run and wait now, and how much of the KV cache they use.
+func (e *Engine) Activity(context.Context) (llm.Activity, error) {
+	s := e.Stats()
+	a := llm.Activity{Running: s.Running, Waiting: s.Waiting}
+	if s.KVBlocks > 0 {
+		a.KVUsage = float64(s.KVBlocksUsed) / float64(s.KVBlocks)
+	}
+	return a, nil
 }

@@ -1,11 +1,11 @@
-package runner
+package harness
 
 import (
 	"cmp"
 	"math"
 	"slices"
 
-	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // Beam is one result of a beam search.
@@ -16,21 +16,16 @@ type Beam struct {
 	Score    float64 // what beams are ranked by: Logprob ÷ number of tokens of prompt and output, as vLLM ranks with length penalty 1
 }
 
-// EOSer knows the tokens that end a sequence. An engine that lacks it has its beams run to maxTokens.
-type EOSer interface {
-	EOSTokenIDs() []int32
-}
-
 // BeamSearch keeps, at every step, the width likeliest continuations of the prompt, and returns the width best that ended or reached
 // maxTokens, best first. Each step is one batch of single tokens with 2·width log-probabilities, so an engine with a prefix cache computes one
 // token a beam.
-func (r *Runner) BeamSearch(prompt engine.Request, width, maxTokens int) []Beam {
+func (r *Runner) BeamSearch(prompt llm.Request, width, maxTokens int) []Beam {
 	r.t.Helper()
 	if width < 1 || maxTokens < 1 {
-		r.t.Fatalf("runner: beam search: width %d and maxTokens %d must be at least 1", width, maxTokens)
+		r.t.Fatalf("%s: beam search: width %d and maxTokens %d must be at least 1", r.pkg, width, maxTokens)
 	}
 	var eos []int32
-	if e, ok := r.running().(EOSer); ok {
+	if e, ok := r.running().(EOSTokenLister); ok {
 		eos = e.EOSTokenIDs()
 	}
 	live, done := []Beam{{}}, []Beam{}
@@ -42,7 +37,7 @@ func (r *Runner) BeamSearch(prompt engine.Request, width, maxTokens int) []Beam 
 				ids = out.PromptTokenIDs
 			}
 			if len(out.Completions[0].Logprobs) == 0 {
-				r.t.Fatalf("runner: beam search: %T.Generate gave no log-probabilities", r.running())
+				r.t.Fatalf("%s: beam search: %T.Generate gave no log-probabilities", r.pkg, r.running())
 			}
 			for _, lp := range out.Completions[0].Logprobs[0] {
 				b := Beam{TokenIDs: append(slices.Clone(live[i].TokenIDs), lp.TokenID), Text: live[i].Text + lp.Token, Logprob: live[i].Logprob + float64(lp.Logprob)}
@@ -64,12 +59,12 @@ func (r *Runner) BeamSearch(prompt engine.Request, width, maxTokens int) []Beam 
 }
 
 // beamStep asks for one more token after every live beam.
-func beamStep(prompt engine.Request, ids []int32, live []Beam, width int) []engine.Request {
+func beamStep(prompt llm.Request, ids []int32, live []Beam, width int) []llm.Request {
 	k := 2 * width
-	reqs := make([]engine.Request, len(live))
+	reqs := make([]llm.Request, len(live))
 	for i, b := range live {
 		reqs[i] = prompt
-		reqs[i].Sampling = engine.SamplingParams{MaxTokens: 1, Logprobs: &k, IgnoreEOS: true}
+		reqs[i].Sampling = llm.SamplingParams{MaxTokens: 1, Logprobs: &k, IgnoreEOS: true}
 		if ids != nil {
 			reqs[i].PromptTokenIDs = append(slices.Clone(ids), b.TokenIDs...)
 		}

@@ -1,12 +1,12 @@
-// Package runner is the fixture: it starts an inference engine for a test, drives it, tears it down, and proves that it is gone or names who
+// Package harness is the fixture for any engine: it starts an inference engine for a test, drives it, tears it down, and proves that it is gone or names who
 // keeps it.
 //
-//	r := runner.New(t, runner.Config{Model: fixtures.Bundled()})
+//	r := harness.Start(t, openMyEngine) // func(context.Context) (*MyEngine, error)
 //	got := r.GenerateGreedy("The lighthouse", 16)
 //
-// [New] starts the bundled engine, [Start] any other that has two methods ([Engine]); [Open] does it without a test, and a [Pool] keeps engines
-// warm between tests. The methods of [Runner] are those of vLLM's VllmRunner; some need an engine with more methods ([Streamer], [Sleeper], …), and
-// so do some checks ([Holder], [Forker], [Parter], [Faulter]). A whole test in a process of its own: forkproc.Run around it.
+// [Start] takes any engine that has two methods ([Engine]); [Open] does it without a test, and a [Pool] keeps engines warm between tests. The bundled
+// engine is started by runner.New: this package links no engine. The methods of [Runner] are those of vLLM's VllmRunner; some need an engine with more methods ([Streamer], [Sleeper], …), and
+// so do some checks ([Holder], [ProcessLister], [PartLister], [FaultReporter]). A whole test in a process of its own: forkproc.Run around it.
 //
 // In t.Cleanup, or at [Runner.Stop], seven steps run under one deadline; each runs even when an earlier one failed:
 //
@@ -20,11 +20,11 @@
 //
 // A start that fails half-way goes through the same steps. What a failure looks like:
 //
-//	runner: TestGenerate is not gone: 1 of 7 checks failed (teardown took 1.1s)
+//	harness: TestGenerate is not gone: 1 of 7 checks failed (teardown took 1.1s)
 //	goroutines (after 1s; budget 4s):
 //	    leakcheck: TestGenerate: 1 of 1 goroutine(s) still running 1s after the end: goroutine 34 [chan receive] in llm.(*Engine).poll llm/engine.go:88
 //	        llm.(*Engine).poll llm/engine.go:88
 //	        created by llm.Open llm/engine.go:41
-//	        to accept: runner.Allow("llm.(*Engine).poll")
+//	        to accept: harness.Allow("llm.(*Engine).poll")
 //	to reproduce: go test example.com/llm -run '^TestGenerate$' -count=1
-package runner
+package harness

@@ -1,18 +1,18 @@
-package runner
+package harness
 
 import (
 	"context"
 	"iter"
 
-	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
-// Engine is what a fixture needs of an engine. *engine.Engine has these methods; anything else that generates and shuts down can have them:
+// Engine is what a fixture needs of an engine. The bundled *engine.Engine has these methods; anything else that generates and shuts down can have them:
 // a server started with os/exec, a client of one that runs elsewhere.
 type Engine interface {
 	// Generate answers every request, in order. It is called from several goroutines.
-	Generate(ctx context.Context, reqs ...engine.Request) ([]engine.Output, error)
+	Generate(ctx context.Context, reqs ...llm.Request) ([]llm.Output, error)
 	// Shutdown ends the engine and gives back what it holds. A second call does nothing.
 	Shutdown(ctx context.Context) error
 }
@@ -22,7 +22,7 @@ type Engine interface {
 type (
 	// Streamer gives tokens as they come.
 	Streamer interface {
-		Stream(ctx context.Context, req engine.Request) iter.Seq2[engine.Delta, error]
+		Stream(ctx context.Context, req llm.Request) iter.Seq2[llm.Delta, error]
 	}
 	// PrefixCacheResetter forgets cached prompts.
 	PrefixCacheResetter interface {
@@ -47,44 +47,38 @@ type (
 	}
 	// Chatter answers a conversation with the model's own template.
 	Chatter interface {
-		Chat(ctx context.Context, messages []Message, params engine.SamplingParams) (engine.Output, error)
+		Chat(ctx context.Context, messages []llm.Message, params llm.SamplingParams) (llm.Output, error)
 	}
-	// Forker has processes of its own: their ids while it runs. After Shutdown each must be gone.
-	Forker interface {
+	// ProcessLister has processes of its own: their ids while it runs. After Shutdown each must be gone.
+	ProcessLister interface {
 		PIDs() []int
 	}
-	// Parter lists, by name, pointers to parts of the engine (a model runner, a cache) that nobody may reach after Shutdown. It is called once,
+	// PartLister lists, by name, pointers to parts of the engine (a model runner, a cache) that nobody may reach after Shutdown. It is called once,
 	// when the engine has started; the pointers are held weakly.
-	Parter interface {
+	PartLister interface {
 		Parts() map[string]any
 	}
-	// Faulter has injected faults; each must have fired when the test ends.
-	Faulter interface {
-		Faults() []engine.FaultReport
+	// FaultReporter has injected faults; each must have fired when the test ends.
+	FaultReporter interface {
+		Faults() []llm.FaultReport
+	}
+	// ActivityReporter says what the engine is working on now. A [Pool] waits until that is nothing.
+	ActivityReporter interface {
+		Activity(ctx context.Context) (llm.Activity, error)
+	}
+	// Resetter returns the engine to the state after its start: nothing runs, nothing is cached.
+	Resetter interface {
+		Reset(ctx context.Context) error
+	}
+	// EOSTokenLister knows the tokens that end a sequence. An engine that lacks it has its beams run to maxTokens.
+	EOSTokenLister interface {
+		EOSTokenIDs() []int32
 	}
 	// ShutdownReporter says what its last Shutdown did, phase by phase.
 	ShutdownReporter interface {
-		ShutdownReport() engine.ShutdownReport
+		ShutdownReport() llm.ShutdownReport
 	}
 )
 
 // Holder lists the device memory that an engine owns; after Shutdown the list must be empty.
 type Holder = ledger.Reporter
-
-// Message is one turn of a conversation.
-type Message struct {
-	Role    string // "system", "user", "assistant"
-	Content string
-}
-
-var (
-	_ Engine              = (*engine.Engine)(nil)
-	_ Streamer            = (*engine.Engine)(nil)
-	_ PrefixCacheResetter = (*engine.Engine)(nil)
-	_ Holder              = (*engine.Engine)(nil)
-	_ Faulter             = (*engine.Engine)(nil)
-	_ Parter              = (*engine.Engine)(nil)
-	_ Forker              = (*engine.Engine)(nil)
-	_ Sleeper             = (*engine.Engine)(nil)
-	_ ShutdownReporter    = (*engine.Engine)(nil)
-)

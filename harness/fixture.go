@@ -1,4 +1,4 @@
-package runner
+package harness
 
 import (
 	"context"
@@ -37,9 +37,9 @@ type Fixture struct {
 // (t.FailNow, t.Skip) is looked after in the same way; of what it left only a [Runner] can tell, through its test.
 func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), opts ...Option) (*Fixture, error) {
 	if ctx == nil {
-		return nil, errors.New("runner: Open with a nil context")
+		return nil, errors.New("harness: Open with a nil context")
 	}
-	f := &Fixture{opts: options{name: "engine", start: defaultStart, teardown: defaultTeardown, slack: defaultSlack}}
+	f := &Fixture{opts: defaults()}
 	for _, o := range opts {
 		o(&f.opts)
 	}
@@ -88,7 +88,7 @@ func isNil(v reflect.Value) bool {
 
 func (f *Fixture) start(ctx context.Context, open func(context.Context) (Engine, error)) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.opts.start,
-		fmt.Errorf("start timeout of %s reached; runner.StartTimeout sets it", f.opts.start))
+		fmt.Errorf("start timeout of %s reached; %s.StartTimeout sets it", f.opts.start, f.opts.pkg))
 	defer cancel()
 	defer func() {
 		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
@@ -120,12 +120,12 @@ func (f *Fixture) watch(e Engine) {
 		f.refs = append(f.refs, ref)
 	}
 	track("engine", e)
-	if p, ok := e.(Parter); ok {
+	if p, ok := e.(PartLister); ok {
 		for name, part := range p.Parts() {
 			track(name, part)
 		}
 	}
-	if p, ok := e.(Forker); ok {
+	if p, ok := e.(ProcessLister); ok {
 		f.processes = processes(p.PIDs())
 	}
 	if h, ok := e.(Holder); ok {
@@ -158,7 +158,7 @@ func (f *Fixture) take() Engine {
 	defer f.mu.Unlock()
 	e := f.engine
 	f.engine = nil
-	if p, ok := e.(Forker); ok {
+	if p, ok := e.(ProcessLister); ok {
 		for _, q := range processes(p.PIDs()) { // it may have started more since
 			if !slices.Contains(f.processes, q) {
 				f.processes = append(f.processes, q)

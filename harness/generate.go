@@ -1,4 +1,4 @@
-package runner
+package harness
 
 import (
 	"context"
@@ -7,28 +7,28 @@ import (
 	"math"
 	"slices"
 
-	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // Generate answers every request, in order. Any error fails the test.
-func (r *Runner) Generate(reqs ...engine.Request) []engine.Output {
+func (r *Runner) Generate(reqs ...llm.Request) []llm.Output {
 	r.t.Helper()
 	outs, err := r.TryGenerate(reqs...)
 	if err != nil {
-		r.t.Fatalf("runner: generate: %v", err)
+		r.t.Fatalf("%s: generate: %v", r.pkg, err)
 	}
 	return outs
 }
 
-// TryGenerate is Generate for a test that expects an error; a stopped engine gives engine.ErrStopped. It never touches the test, so that a fuzz
+// TryGenerate is Generate for a test that expects an error; a stopped engine gives llm.ErrStopped. It never touches the test, so that a fuzz
 // target may call it on the Runner of its *testing.F, whose methods are forbidden there.
-func (r *Runner) TryGenerate(reqs ...engine.Request) (outs []engine.Output, err error) {
+func (r *Runner) TryGenerate(reqs ...llm.Request) (outs []llm.Output, err error) {
 	e := r.fixture.Engine()
 	if e == nil {
 		return nil, r.stopped()
 	}
 	r.fixture.scope.Do(func() { outs, err = e.Generate(r.ctx, reqs...) })
-	switch bare := slices.IndexFunc(outs, func(o engine.Output) bool { return len(o.Completions) == 0 }); {
+	switch bare := slices.IndexFunc(outs, func(o llm.Output) bool { return len(o.Completions) == 0 }); {
 	case err != nil:
 	case len(outs) != len(reqs):
 		err = fmt.Errorf("%T.Generate gave %d outputs for %d requests", e, len(outs), len(reqs))
@@ -39,25 +39,25 @@ func (r *Runner) TryGenerate(reqs ...engine.Request) (outs []engine.Output, err 
 }
 
 // GenerateWith answers one text prompt.
-func (r *Runner) GenerateWith(prompt string, params engine.SamplingParams) engine.Output {
+func (r *Runner) GenerateWith(prompt string, params llm.SamplingParams) llm.Output {
 	r.t.Helper()
-	return r.Generate(engine.Request{Prompt: prompt, Sampling: params})[0]
+	return r.Generate(llm.Request{Prompt: prompt, Sampling: params})[0]
 }
 
 // GenerateGreedy continues a prompt with the likeliest tokens, at most maxTokens of them.
-func (r *Runner) GenerateGreedy(prompt string, maxTokens int) engine.Completion {
+func (r *Runner) GenerateGreedy(prompt string, maxTokens int) llm.Completion {
 	r.t.Helper()
-	return r.GenerateWith(prompt, engine.SamplingParams{MaxTokens: maxTokens}).Completions[0]
+	return r.GenerateWith(prompt, llm.SamplingParams{MaxTokens: maxTokens}).Completions[0]
 }
 
 // GenerateGreedyLogprobs is GenerateGreedy with, for each token, its log-probability and those of the k likeliest.
-func (r *Runner) GenerateGreedyLogprobs(prompt string, maxTokens, k int) engine.Completion {
+func (r *Runner) GenerateGreedyLogprobs(prompt string, maxTokens, k int) llm.Completion {
 	r.t.Helper()
-	return r.GenerateWith(prompt, engine.SamplingParams{MaxTokens: maxTokens, Logprobs: &k}).Completions[0]
+	return r.GenerateWith(prompt, llm.SamplingParams{MaxTokens: maxTokens, Logprobs: &k}).Completions[0]
 }
 
 // GenerateWithLogprobs is GenerateWith, with the k likeliest tokens' log-probabilities for the prompt and for the output.
-func (r *Runner) GenerateWithLogprobs(prompt string, params engine.SamplingParams, k int) engine.Output {
+func (r *Runner) GenerateWithLogprobs(prompt string, params llm.SamplingParams, k int) llm.Output {
 	r.t.Helper()
 	params.Logprobs, params.PromptLogprobs = &k, &k
 	return r.GenerateWith(prompt, params)
@@ -67,22 +67,22 @@ func (r *Runner) GenerateWithLogprobs(prompt string, params engine.SamplingParam
 func (r *Runner) PromptPerplexity(prompt string) float64 {
 	r.t.Helper()
 	zero := 0
-	out := r.GenerateWith(prompt, engine.SamplingParams{MaxTokens: 1, PromptLogprobs: &zero})
+	out := r.GenerateWith(prompt, llm.SamplingParams{MaxTokens: 1, PromptLogprobs: &zero})
 	if n := len(out.PromptTokenIDs); n < 2 || len(out.PromptLogprobs) != n {
-		r.t.Fatalf("runner: perplexity of %q: %d prompt tokens (want at least 2) with %d log-probabilities (want one a token)", prompt, n, len(out.PromptLogprobs))
+		r.t.Fatalf("%s: perplexity of %q: %d prompt tokens (want at least 2) with %d log-probabilities (want one a token)", r.pkg, prompt, n, len(out.PromptLogprobs))
 	}
 	sum := 0.0
 	for i, id := range out.PromptTokenIDs[1:] {
 		lp, ok := find(out.PromptLogprobs[i+1], id)
 		if !ok {
-			r.t.Fatalf("runner: perplexity of %q: position %d has no log-probability of its own token %d", prompt, i+1, id)
+			r.t.Fatalf("%s: perplexity of %q: position %d has no log-probability of its own token %d", r.pkg, prompt, i+1, id)
 		}
 		sum += float64(lp)
 	}
 	return math.Exp(-sum / float64(len(out.PromptTokenIDs)-1))
 }
 
-func find(lps []engine.Logprob, id int32) (float32, bool) {
+func find(lps []llm.Logprob, id int32) (float32, bool) {
 	for _, lp := range lps {
 		if lp.TokenID == id {
 			return lp.Logprob, true
@@ -113,10 +113,10 @@ func (r *Runner) Score(query string, texts ...string) []float32 {
 }
 
 // Chat answers a conversation. The engine must be a [Chatter].
-func (r *Runner) Chat(messages []Message, params engine.SamplingParams) engine.Output {
+func (r *Runner) Chat(messages []llm.Message, params llm.SamplingParams) llm.Output {
 	r.t.Helper()
 	c := capability[Chatter](r, "chat")
-	return must(r, "chat", func(ctx context.Context) (engine.Output, error) { return c.Chat(ctx, messages, params) })
+	return must(r, "chat", func(ctx context.Context) (llm.Output, error) { return c.Chat(ctx, messages, params) })
 }
 
 // ResetPrefixCache forgets cached prompts. The engine must be a [PrefixCacheResetter].
@@ -149,7 +149,7 @@ func capability[C any](r *Runner, verb string) C {
 	e := r.running()
 	c, ok := e.(C)
 	if !ok {
-		r.t.Fatalf("runner: this engine cannot %s: %v: %T does not implement runner.%s", verb, errNoCapability, e, typeName[C]())
+		r.t.Fatalf("%s: this engine cannot %s: %v: %T does not implement %s.%s", r.pkg, verb, errNoCapability, e, r.pkg, typeName[C]())
 	}
 	return c
 }
@@ -160,7 +160,7 @@ func must[T any](r *Runner, verb string, call func(context.Context) (T, error)) 
 	var err error
 	r.fixture.scope.Do(func() { v, err = call(r.ctx) })
 	if err != nil {
-		r.t.Fatalf("runner: %s: %v", verb, err)
+		r.t.Fatalf("%s: %s: %v", r.pkg, verb, err)
 	}
 	return v
 }

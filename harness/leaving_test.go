@@ -1,4 +1,4 @@
-package runner_test
+package harness_test
 
 import (
 	"context"
@@ -9,22 +9,23 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/enginetest/enginetest/engine"
-	"github.com/enginetest/enginetest/runner"
+	"github.com/enginetest/enginetest/harness"
+	"github.com/enginetest/enginetest/internal/faketb"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // A test that ends in the middle runs its cleanups while what it was doing is still on its stack. That is no leak: a skipped test stays one.
 func TestEndInTheMiddle(t *testing.T) {
 	for _, row := range []struct {
 		name string
-		body func(*testing.T, *runner.Runner)
+		body func(*testing.T, *harness.Runner)
 	}{
-		{"in a loop over a stream", func(t *testing.T, r *runner.Runner) {
-			for range r.Stream(engine.Request{Prompt: "a b c"}) {
+		{"in a loop over a stream", func(t *testing.T, r *harness.Runner) {
+			for range r.Stream(llm.Request{Prompt: "a b c"}) {
 				t.Skip("enough was seen")
 			}
 		}},
-		{"with the engine in a variable that is used below", func(t *testing.T, r *runner.Runner) {
+		{"with the engine in a variable that is used below", func(t *testing.T, r *harness.Runner) {
 			e := r.Engine().(*toy)
 			if len(e.Holdings()) > 0 {
 				t.Skip("enough was seen")
@@ -35,24 +36,24 @@ func TestEndInTheMiddle(t *testing.T) {
 		skipped := false
 		ok := t.Run(row.name, func(t *testing.T) {
 			t.Cleanup(func() { skipped = t.Skipped() && !t.Failed() })
-			row.body(t, runner.Start(t, openToy, quick...))
+			row.body(t, harness.Start(t, openToy, quick...))
 		})
 		assert.True(t, ok && skipped, row.name)
 	}
 }
 
 func TestStopInTheMiddleOfAStream(t *testing.T) {
-	failures := run(func(ft *fakeTB) {
-		r := runner.Start(ft, openToy, noGPU...)
-		for range r.Stream(engine.Request{Prompt: "a b c"}) {
+	failures := faketb.Run(func(ft *faketb.T) {
+		r := harness.Start(ft, openToy, noGPU...)
+		for range r.Stream(llm.Request{Prompt: "a b c"}) {
 			assert.NoError(t, r.Stop().Err())
 		}
 	})
-	assert.Equal(t, []string{"runner: stream: TestPlanted has been stopped by Stop, or its test is over: engine: stopped"}, failures,
+	assert.Equal(t, []string{"harness: stream: TestPlanted has been stopped by Stop, or its test is over: engine: stopped"}, failures,
 		"the loop goes on, and gets no token")
-	failures = run(func(ft *fakeTB) {
-		r := runner.Start(ft, openToy, noGPU...)
-		for range r.Stream(engine.Request{Prompt: "a b c"}) {
+	failures = faketb.Run(func(ft *faketb.T) {
+		r := harness.Start(ft, openToy, noGPU...)
+		for range r.Stream(llm.Request{Prompt: "a b c"}) {
 			r.Stop()
 			break
 		}
@@ -62,9 +63,9 @@ func TestStopInTheMiddleOfAStream(t *testing.T) {
 
 // Users of CUDA lock their threads: with a coroutine under the stream this ended the process.
 func TestThreadIsLockedInAStream(t *testing.T) {
-	r := runner.Start(t, openToy, noGPU...)
+	r := harness.Start(t, openToy, noGPU...)
 	n := 0
-	for range r.Stream(engine.Request{Prompt: "a b c"}) {
+	for range r.Stream(llm.Request{Prompt: "a b c"}) {
 		runtime.LockOSThread()
 		n++
 	}
@@ -80,9 +81,9 @@ type badStream struct {
 	end func()
 }
 
-func (b badStream) Stream(context.Context, engine.Request) iter.Seq2[engine.Delta, error] {
-	return func(yield func(engine.Delta, error) bool) {
-		yield(engine.Delta{}, nil)
+func (b badStream) Stream(context.Context, llm.Request) iter.Seq2[llm.Delta, error] {
+	return func(yield func(llm.Delta, error) bool) {
+		yield(llm.Delta{}, nil)
 		b.end()
 	}
 }
@@ -90,13 +91,13 @@ func (b badStream) Stream(context.Context, engine.Request) iter.Seq2[engine.Delt
 // What a stream does to its goroutine it does to the loop's.
 func TestStreamThatEndsItsGoroutine(t *testing.T) {
 	loop := func(end func(), leave bool) (got any, exited bool) {
-		r := runner.Start(t, func(context.Context) (badStream, error) { return badStream{end: end}, nil }, noGPU...)
+		r := harness.Start(t, func(context.Context) (badStream, error) { return badStream{end: end}, nil }, noGPU...)
 		exited = true
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			defer func() { got = recover() }()
-			for range r.Stream(engine.Request{}) {
+			for range r.Stream(llm.Request{}) {
 				if leave {
 					break
 				}
@@ -119,42 +120,42 @@ func TestStreamThatEndsItsGoroutine(t *testing.T) {
 
 // A real leak is still one when the test ends in the middle.
 func TestLeakOfATestThatEndsInTheMiddle(t *testing.T) {
-	ft := &fakeTB{name: "TestPlanted"}
+	ft := &faketb.T{TestName: "TestPlanted"}
 	exits(func() {
-		defer func() { ft.cleanups[0]() }() // where testing runs them
-		keep = append(keep, runner.Start(ft, openToy, quick...).Engine())
+		defer func() { ft.RunCleanups() }() // where testing runs them
+		keep = append(keep, harness.Start(ft, openToy, quick...).Engine())
 		runtime.Goexit()
 	})
 	keep = nil
-	require.Len(t, ft.failures, 1)
-	assert.Contains(t, ft.failures[0], "runner_test.keep")
+	require.Len(t, ft.Failures, 1)
+	assert.Contains(t, ft.Failures[0], "harness_test.keep")
 }
 
 // An open that ends the test leaves a half-built engine, and must not spoil the checks of the fixtures behind it.
 func TestOpenThatEndsTheTest(t *testing.T) {
-	ft := &fakeTB{name: "TestPlanted"}
+	ft := &faketb.T{TestName: "TestPlanted"}
 	var half *toy
 	exits(func() {
-		runner.Start(ft, func(ctx context.Context) (*toy, error) {
+		harness.Start(ft, func(ctx context.Context) (*toy, error) {
 			half, _ = openToy(ctx)
 			runtime.Goexit() // t.FailNow
 			return half, nil
 		}, quick...)
 	})
-	require.Len(t, ft.failures, 1)
-	assert.Contains(t, ft.failures[0], "goroutines")
-	assert.Contains(t, ft.failures[0], "openToy")
+	require.Len(t, ft.Failures, 1)
+	assert.Contains(t, ft.Failures[0], "goroutines")
+	assert.Contains(t, ft.Failures[0], "openToy")
 	require.NoError(t, half.Shutdown(t.Context()))
 
-	report := runner.Start(t, openToy, noGPU...).Stop()
+	report := harness.Start(t, openToy, noGPU...).Stop()
 	host := report.Steps[len(report.Steps)-1]
 	assert.Empty(t, host.Skipped, "the fixture whose open did not return is still counted as alive")
 }
 
 func TestNilContextOfAFixture(t *testing.T) {
-	_, err := runner.Open(nil, openToy, noGPU...) //nolint:staticcheck // on purpose
-	require.EqualError(t, err, "runner: Open with a nil context")
-	f, err := runner.Open(t.Context(), openToy, noGPU...)
+	_, err := harness.Open(nil, openToy, noGPU...) //nolint:staticcheck // on purpose
+	require.EqualError(t, err, "harness: Open with a nil context")
+	f, err := harness.Open(t.Context(), openToy, noGPU...)
 	require.NoError(t, err)
 	require.NoError(t, f.Close(nil).Err()) //nolint:staticcheck // on purpose
 }
@@ -171,10 +172,10 @@ func exits(f func()) {
 
 // In a fuzz target the methods of the *testing.F that owns the Runner are forbidden.
 func FuzzWithOneRunner(f *testing.F) {
-	r := runner.Start(f, openToy, noGPU...)
+	r := harness.Start(f, openToy, noGPU...)
 	f.Add("a prompt")
 	f.Fuzz(func(t *testing.T, prompt string) {
-		outs, err := r.TryGenerate(engine.Request{Prompt: prompt})
+		outs, err := r.TryGenerate(llm.Request{Prompt: prompt})
 		if prompt == "" {
 			require.ErrorContains(t, err, "empty prompt")
 			return
@@ -185,11 +186,11 @@ func FuzzWithOneRunner(f *testing.F) {
 }
 
 func TestTryGenerateOfAStoppedRunner(t *testing.T) {
-	failures := run(func(ft *fakeTB) {
-		r := runner.Start(ft, openToy, noGPU...)
+	failures := faketb.Run(func(ft *faketb.T) {
+		r := harness.Start(ft, openToy, noGPU...)
 		r.Stop()
-		_, err := r.TryGenerate(engine.Request{Prompt: "x"})
-		assert.ErrorIs(t, err, engine.ErrStopped)
+		_, err := r.TryGenerate(llm.Request{Prompt: "x"})
+		assert.ErrorIs(t, err, llm.ErrStopped)
 	})
 	assert.Empty(t, failures)
 }

@@ -1,4 +1,4 @@
-package runner
+package harness
 
 import (
 	"time"
@@ -11,6 +11,7 @@ type Option func(*options)
 
 type options struct {
 	name     string
+	pkg      string // that messages name
 	start    time.Duration
 	teardown time.Duration
 	allow    []string
@@ -31,6 +32,22 @@ const (
 
 // Name is what messages call the engine; the test's name otherwise.
 func Name(name string) Option { return func(o *options) { o.name = name } }
+
+// Package is the package that messages name for options and findings, "harness" by default. A package
+// that wraps this one and offers its options passes its own name.
+func Package(name string) Option { return func(o *options) { o.pkg = name } }
+
+func packageName(opts []Option) string {
+	o := defaults()
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o.pkg
+}
+
+func defaults() options {
+	return options{name: "engine", pkg: "harness", start: defaultStart, teardown: defaultTeardown, slack: defaultSlack}
+}
 
 // StartTimeout bounds the start of the engine (default 5 minutes, and always the test's own deadline).
 func StartTimeout(d time.Duration) Option { return func(o *options) { o.start = d } }

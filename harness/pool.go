@@ -1,8 +1,7 @@
-package runner
+package harness
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -19,11 +17,11 @@ import (
 // itself alone; when it ends, the engine is reset, and the test fails when it left something behind: a request, a KV block, memory that was not
 // there before. Such an engine, or one that died, is not leased again. The zero Pool is ready; its engines end with Main or Close.
 //
-//	var pool runner.Pool
+//	var pool harness.Pool
 //
 //	func TestMain(m *testing.M) { os.Exit(pool.Main(m)) }
 //
-//	func TestGreedy(t *testing.T) { r := pool.New(t, runner.Config{Model: fixtures.Bundled()}); … }
+//	func TestGreedy(t *testing.T) { r := harness.Lease(t, &pool, "small", openMyEngine); … }
 type Pool struct {
 	mu   sync.Mutex
 	idle map[string][]*pooled // by configuration
@@ -41,42 +39,30 @@ type pooled struct {
 // resetTimeout bounds the reset between two tests: waiting for requests that the test has abandoned.
 const resetTimeout = 30 * time.Second
 
-// New leases an engine of this configuration for the length of the test, and starts one when none is idle. Options count for an engine that is
-// started. Faults are refused: an engine that is to fail cannot be shared.
-func (p *Pool) New(t TB, cfg Config, opts ...Option) *Runner {
+// Lease leases an engine from the pool for the length of the test, and starts one with open when none is idle. key names the configuration:
+// engines of the same key are interchangeable. Options count for an engine that is started. The engine must be a [Resetter] or a
+// [PrefixCacheResetter].
+func Lease[E Engine](t TB, p *Pool, key string, open func(context.Context) (E, error), opts ...Option) *Runner {
 	t.Helper()
-	if len(cfg.Faults) > 0 {
-		t.Fatalf("runner: Pool.New: a Config with %d Faults cannot be shared: use runner.New", len(cfg.Faults))
-	}
-	key, err := poolKey(cfg)
-	if err != nil {
-		t.Fatalf("runner: Pool.New: %v", err)
-	}
+	r := newRunner(t, opts)
 	e := p.take(key)
 	if e == nil {
-		e, err = p.start(t, key, cfg, opts)
-	}
-	if err != nil {
-		t.Fatalf("runner: %v\nto reproduce: %s", err, reproduce(t.Name()))
+		var err error
+		if e, err = startPooled(p, key, open, append([]Option{Name("pooled engine, started by " + t.Name())}, opts...)); err != nil {
+			r.cancel()
+			t.Fatalf("%s: %v\nto reproduce: %s", r.pkg, err, r.repro)
+		}
 	}
 	e.leases++
-	r := &Runner{t: t, repro: reproduce(t.Name()), fixture: e.fixture}
-	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.fixture = e.fixture
 	t.Cleanup(func() {
 		t.Helper()
 		r.cancel()
 		if err := p.giveBack(e); err != nil {
-			t.Errorf("runner: the pooled engine cannot be leased again after lease %d: %v\nto reproduce: %s", e.leases, err, r.repro)
+			t.Errorf("%s: the pooled engine cannot be leased again after lease %d: %v\nto reproduce: %s", r.pkg, e.leases, err, r.repro)
 		}
 	})
 	return r
-}
-
-// poolKey tells configurations apart; a Logger makes no difference.
-func poolKey(cfg Config) (string, error) {
-	cfg.Logger = nil
-	key, err := json.Marshal(cfg)
-	return string(key), err
 }
 
 func (p *Pool) take(key string) *pooled {
@@ -91,13 +77,21 @@ func (p *Pool) take(key string) *pooled {
 	return e
 }
 
-func (p *Pool) start(t TB, key string, cfg Config, opts []Option) (*pooled, error) {
-	opts = append([]Option{Name("pooled engine, started by " + t.Name()), deviceOption(cfg)}, opts...)
-	f, err := Open(context.Background(), func(ctx context.Context) (*engine.Engine, error) { return engine.Open(ctx, cfg) }, opts...)
+func startPooled[E Engine](p *Pool, key string, open func(context.Context) (E, error), opts []Option) (*pooled, error) {
+	f, err := Open(context.Background(), open, opts...)
 	if err != nil {
 		return nil, err
 	}
-	e := &pooled{fixture: f, key: key, held: ledger.ByOwner(f.Engine().(Holder).Holdings())}
+	e := &pooled{fixture: f, key: key}
+	switch eng := f.Engine().(type) {
+	case Resetter, PrefixCacheResetter:
+	default:
+		err := fmt.Errorf("%T cannot be pooled: it has neither Reset(context.Context) error nor ResetPrefixCache(context.Context) error", eng)
+		return nil, errors.Join(err, f.Close(context.Background()).Err())
+	}
+	if h, ok := f.Engine().(Holder); ok {
+		e.held = ledger.ByOwner(h.Holdings())
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.all = append(p.all, e)
@@ -122,34 +116,62 @@ func (p *Pool) giveBack(e *pooled) error {
 	return errors.Join(err, e.fixture.Close(context.Background()).Err())
 }
 
-// reset waits until no request runs, forgets the prefix cache, which refuses while blocks are in use, and compares the memory.
+// reset waits until no request runs, returns the engine to its first state, and compares the memory.
 func (e *pooled) reset() error {
-	eng, ok := e.fixture.Engine().(*engine.Engine)
-	if !ok {
+	eng := e.fixture.Engine()
+	if eng == nil {
 		return errors.New("it has been stopped")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), resetTimeout)
 	defer cancel()
-	for wait := time.Millisecond; eng.Err() == nil; wait = min(2*wait, 50*time.Millisecond) {
-		s := eng.Stats()
-		if s.Running+s.Waiting == 0 {
-			break
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return fmt.Errorf("%d requests run and %d wait %s after the test", s.Running, s.Waiting, resetTimeout)
-		}
-	}
-	if err := eng.ResetPrefixCache(ctx); err != nil {
+	if err := idle(ctx, eng); err != nil {
 		return err
 	}
-	for owner, bytes := range ledger.ByOwner(eng.Holdings()) {
+	if err := resetEngine(ctx, eng); err != nil {
+		return err
+	}
+	h, ok := eng.(Holder)
+	if !ok {
+		return nil
+	}
+	for owner, bytes := range ledger.ByOwner(h.Holdings()) {
 		if was := e.held[owner]; bytes > was {
 			return fmt.Errorf("owner %s holds %s, %s when the engine was started", owner, ledger.FormatBytes(bytes), ledger.FormatBytes(was))
 		}
 	}
 	return nil
+}
+
+// idle waits until the engine works on nothing, as far as it can tell. An engine that has failed is idle: its reset says so.
+func idle(ctx context.Context, e Engine) error {
+	reporter, ok := e.(ActivityReporter)
+	if !ok {
+		return nil
+	}
+	alive := func() bool { return true }
+	if x, ok := e.(interface{ Err() error }); ok {
+		alive = func() bool { return x.Err() == nil }
+	}
+	for wait := time.Millisecond; alive(); wait = min(2*wait, 50*time.Millisecond) {
+		now, err := reporter.Activity(ctx)
+		if err != nil || now.Idle() {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return fmt.Errorf("%d requests run and %d wait %s after the test", now.Running, now.Waiting, resetTimeout)
+		}
+	}
+	return nil
+}
+
+// resetEngine uses the stronger of the two ways. Forgetting the prefix cache refuses while blocks are in use.
+func resetEngine(ctx context.Context, e Engine) error {
+	if r, ok := e.(Resetter); ok {
+		return r.Reset(ctx)
+	}
+	return e.(PrefixCacheResetter).ResetPrefixCache(ctx) //nolint:forcetypeassert // startPooled has checked
 }
 
 // Close ends every engine of the pool, proves each gone, and returns what is left.
@@ -172,7 +194,7 @@ func (p *Pool) Main(m interface{ Run() int }) int { return p.main(m, os.Stderr) 
 func (p *Pool) main(m interface{ Run() int }, w io.Writer) int {
 	code := m.Run()
 	if err := p.Close(context.Background()); err != nil {
-		fmt.Fprintf(w, "runner: pool: %v\n", err)
+		fmt.Fprintf(w, "harness: pool: %v\n", err)
 		return max(code, 1)
 	}
 	return code

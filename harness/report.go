@@ -1,6 +1,7 @@
-package runner
+package harness
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,6 +13,8 @@ type Report struct {
 	Name  string
 	Steps []Step
 	Took  time.Duration
+
+	pkg string // that messages name
 }
 
 // Step is one check of a teardown.
@@ -74,7 +77,7 @@ func (e *Error) Error() string {
 	if e.Repro != "" {
 		fmt.Fprintf(&b, "\nto reproduce: %s", e.Repro)
 	}
-	return strings.ReplaceAll(b.String(), "to accept: leakcheck.Allow(", "to accept: runner.Allow(") // the option that a fixture takes
+	return strings.ReplaceAll(b.String(), "to accept: leakcheck.Allow(", "to accept: "+cmp.Or(e.Report.pkg, "harness")+".Allow(") // the option that a fixture takes
 }
 
 // Unwrap gives the errors of the failed steps.

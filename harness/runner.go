@@ -1,4 +1,4 @@
-package runner
+package harness
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/internal/repro"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // TB is the part of testing.TB that a fixture uses.
@@ -25,51 +25,27 @@ type TB interface {
 
 var _ TB = testing.TB(nil)
 
-// Config is the bundled engine's configuration. Model is all that it needs.
-type Config = engine.Config
-
 // Runner is an engine that a test owns. Its methods fail the test when the engine fails; the Try forms return the error.
 type Runner struct {
 	t       TB
 	ctx     context.Context
 	cancel  context.CancelFunc
 	fixture *Fixture
+	pkg     string // that messages name
 	repro   string
 	streams sync.Map // of *pulled: those that run
-}
-
-// New starts the bundled engine for the length of the test. In t.Cleanup it is shut down, and the test fails when anything of it is left.
-func New(t TB, cfg Config, opts ...Option) *Runner {
-	t.Helper()
-	cfg.RecordStacks = true
-	opts = append([]Option{deviceOption(cfg)}, opts...)
-	return start(t, func(ctx context.Context) (*engine.Engine, error) { return engine.Open(ctx, cfg) }, opts)
-}
-
-// deviceOption leaves the GPUs out of it when the engine runs on the CPU.
-func deviceOption(cfg Config) Option {
-	if cfg.Device == "cpu" {
-		return WithoutDeviceMemory("the engine ran on the CPU: its memory is in its ledger")
-	}
-	return func(*options) {}
 }
 
 // Start starts any engine for the length of the test: open starts it and returns it, with an error or without. In t.Cleanup it is shut down,
 // and the test fails when anything of it is left.
 func Start[E Engine](t TB, open func(context.Context) (E, error), opts ...Option) *Runner {
 	t.Helper()
-	return start(t, open, opts)
-}
-
-func start[E Engine](t TB, open func(context.Context) (E, error), opts []Option) *Runner {
-	t.Helper()
-	r := &Runner{t: t, repro: reproduce(t.Name())}
-	r.ctx, r.cancel = context.WithCancel(context.Background()) // t.Context() is cancelled before cleanups run
+	r := newRunner(t, opts)
 	own := []Option{Name(t.Name()), untilDeadline(t), func(o *options) { o.exited = r.report }}
 	f, err := Open(r.ctx, open, append(own, opts...)...)
 	if err != nil {
 		r.cancel()
-		t.Fatalf("runner: %v\nto reproduce: %s", err, r.repro)
+		t.Fatalf("%s: %v\nto reproduce: %s", r.pkg, err, r.repro)
 		panic("unreachable: Fatalf returned") // a fake TB
 	}
 	r.fixture = f
@@ -77,6 +53,13 @@ func start[E Engine](t TB, open func(context.Context) (E, error), opts []Option)
 		t.Helper()
 		r.Stop()
 	})
+	return r
+}
+
+// newRunner makes a Runner that has no fixture yet.
+func newRunner(t TB, opts []Option) *Runner {
+	r := &Runner{t: t, pkg: packageName(opts), repro: reproduce(t.Name())}
+	r.ctx, r.cancel = context.WithCancel(context.Background()) // t.Context() is cancelled before cleanups run
 	return r
 }
 
@@ -98,7 +81,7 @@ func (r *Runner) report(report Report) {
 	r.t.Helper()
 	if err := report.Err(); err != nil {
 		err.(*Error).Repro = r.repro //nolint:errorlint // Err makes it
-		r.t.Errorf("runner: %v", err)
+		r.t.Errorf("%s: %v", r.pkg, err)
 	}
 }
 
@@ -112,13 +95,13 @@ func (r *Runner) running() Engine {
 	r.t.Helper()
 	e := r.fixture.Engine()
 	if e == nil {
-		r.t.Fatalf("runner: %v", r.stopped())
+		r.t.Fatalf("%s: %v", r.pkg, r.stopped())
 	}
 	return e
 }
 
 func (r *Runner) stopped() error {
-	return fmt.Errorf("%s has been stopped by Stop, or its test is over: %w", r.fixture.opts.name, engine.ErrStopped)
+	return fmt.Errorf("%s has been stopped by Stop, or its test is over: %w", r.fixture.opts.name, llm.ErrStopped)
 }
 
 // untilDeadline keeps start and teardown within the time that the test has left, so that their own messages come first: a tenth of what is
@@ -156,7 +139,11 @@ func reproduce(test string) string {
 	return repro.Command(pkg, test)
 }
 
-const thisPackage = "github.com/enginetest/enginetest/runner.New"
+// The packages whose callers are a test's own code.
+const (
+	thisPackage    = "github.com/enginetest/enginetest/harness"
+	bundledPackage = "github.com/enginetest/enginetest/runner"
+)
 
 // packageOf cuts "a.com/b/c.(*T).m.func1" to "a.com/b/c".
 func packageOf(function string) string {

@@ -1,4 +1,4 @@
-package runner_test
+package harness_test
 
 import (
 	"context"
@@ -17,10 +17,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/harness"
+	"github.com/enginetest/enginetest/internal/faketb"
 	"github.com/enginetest/enginetest/ledger"
-	"github.com/enginetest/enginetest/runner"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // toy is an engine that repeats the prompt; its fields plant what real engines leave behind.
@@ -43,13 +44,13 @@ func openToy(context.Context) (*toy, error) {
 	return e, nil
 }
 
-func (e *toy) Generate(_ context.Context, reqs ...engine.Request) ([]engine.Output, error) {
-	outs := make([]engine.Output, len(reqs))
+func (e *toy) Generate(_ context.Context, reqs ...llm.Request) ([]llm.Output, error) {
+	outs := make([]llm.Output, len(reqs))
 	for i, r := range reqs {
 		if r.Prompt == "" {
 			return nil, errors.New("toy: empty prompt")
 		}
-		outs[i] = engine.Output{Prompt: r.Prompt, Completions: []engine.Completion{{Text: r.Prompt}}}
+		outs[i] = llm.Output{Prompt: r.Prompt, Completions: []llm.Completion{{Text: r.Prompt}}}
 		if r.Prompt == "say nothing" {
 			outs[i].Completions = nil
 		}
@@ -57,11 +58,11 @@ func (e *toy) Generate(_ context.Context, reqs ...engine.Request) ([]engine.Outp
 	return outs, nil
 }
 
-func (e *toy) Stream(_ context.Context, req engine.Request) iter.Seq2[engine.Delta, error] {
-	return func(yield func(engine.Delta, error) bool) {
+func (e *toy) Stream(_ context.Context, req llm.Request) iter.Seq2[llm.Delta, error] {
+	return func(yield func(llm.Delta, error) bool) {
 		defer runtime.KeepAlive(e)
 		for word := range strings.FieldsSeq(req.Prompt) {
-			if !yield(engine.Delta{Text: word}, nil) {
+			if !yield(llm.Delta{Text: word}, nil) {
 				return
 			}
 		}
@@ -90,55 +91,18 @@ func (e *toy) PIDs() (pids []int) {
 	return pids
 }
 
-// fakeTB records what a fixture says of a test, and runs its cleanups.
-type fakeTB struct {
-	name     string
-	failures []string
-	cleanups []func()
-}
-
-// errFatal is what Fatalf panics with, in place of runtime.Goexit.
-var errFatal = errors.New("fatal")
-
-func (t *fakeTB) Helper()          {}
-func (t *fakeTB) Name() string     { return t.name }
-func (t *fakeTB) Cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
-func (t *fakeTB) Errorf(f string, a ...any) {
-	t.failures = append(t.failures, fmt.Sprintf(f, a...))
-}
-func (t *fakeTB) Fatalf(f string, a ...any) { t.Errorf(f, a...); panic(errFatal) }
-
-// run is one test from start to its last cleanup; it returns what failed.
-func run(body func(t *fakeTB)) []string {
-	t := &fakeTB{name: "TestPlanted"}
-	func() {
-		defer func() {
-			switch v := recover(); v {
-			case nil, errFatal:
-			default:
-				panic(v)
-			}
-		}()
-		body(t)
-	}()
-	for i := len(t.cleanups) - 1; i >= 0; i-- {
-		t.cleanups[i]()
-	}
-	return t.failures
-}
-
 // noGPU leaves the GPUs out; quick also keeps the waits of checks short that are to fail.
 var (
-	noGPU = []runner.Option{runner.WithoutDeviceMemory("no GPU in this test")}
-	quick = append(noGPU, runner.TeardownTimeout(2*time.Second))
+	noGPU = []harness.Option{harness.WithoutDeviceMemory("no GPU in this test")}
+	quick = append(noGPU, harness.TeardownTimeout(2*time.Second))
 )
 
 func TestCleanEngineIsSilent(t *testing.T) {
-	failures := run(func(ft *fakeTB) {
-		r := runner.Start(ft, openToy, noGPU...)
+	failures := faketb.Run(func(ft *faketb.T) {
+		r := harness.Start(ft, openToy, noGPU...)
 		assert.Equal(t, "hello", r.GenerateGreedy("hello", 4).Text)
 		var words []string
-		for d := range r.Stream(engine.Request{Prompt: "a b c"}) {
+		for d := range r.Stream(llm.Request{Prompt: "a b c"}) {
 			words = append(words, d.Text)
 		}
 		assert.Equal(t, []string{"a", "b", "c"}, words)
@@ -167,7 +131,7 @@ func TestPlantedLeaksAreNamed(t *testing.T) {
 		{
 			"hang of Shutdown", "an engine that ignores its context",
 			func(e *toy) { e.onClose = func(context.Context) error { select {} } },
-			[]string{"has not returned 1s after its context ended", "runner.TeardownTimeout"},
+			[]string{"has not returned 1s after its context ended", "harness.TeardownTimeout"},
 		},
 		{
 			"buffer", "memory with an owner and the place of the allocation",
@@ -184,12 +148,12 @@ func TestPlantedLeaksAreNamed(t *testing.T) {
 		{
 			"reference", "a registry that pins the engine",
 			func(e *toy) { keep = append(keep, e) },
-			[]string{"references", "*runner_test.toy", "runner_test.keep"},
+			[]string{"references", "*harness_test.toy", "harness_test.keep"},
 		},
 		{
 			"reference to a part", "the engine is gone, its model runner is not",
 			func(e *toy) { keep = append(keep, e.part) },
-			[]string{"references", "*runner_test.part", `tracked as "part"`},
+			[]string{"references", "*harness_test.part", `tracked as "part"`},
 		},
 		{
 			"file", "a descriptor that the engine opened",
@@ -211,9 +175,9 @@ func TestPlantedLeaksAreNamed(t *testing.T) {
 		t.Run(leak.name, func(t *testing.T) {
 			t.Log(leak.reason)
 			defer func() { keep = nil }()
-			planted := func(opts ...runner.Option) []string {
-				return run(func(ft *fakeTB) {
-					runner.Start(ft, func(ctx context.Context) (*toy, error) {
+			planted := func(opts ...harness.Option) []string {
+				return faketb.Run(func(ft *faketb.T) {
+					harness.Start(ft, func(ctx context.Context) (*toy, error) {
 						e, err := openToy(ctx)
 						leak.plant(e)
 						return e, err
@@ -223,12 +187,12 @@ func TestPlantedLeaksAreNamed(t *testing.T) {
 			failures := planted()
 			require.Len(t, failures, 1)
 			t.Log(failures[0])
-			for _, want := range append(leak.want, "runner: TestPlanted is not gone", "to reproduce: go test") {
+			for _, want := range append(leak.want, "harness: TestPlanted is not gone", "to reproduce: go test") {
 				assert.Contains(t, failures[0], want)
 			}
 			assert.NotContains(t, failures[0], `Allow("sync.`, "a pattern that every sync.WaitGroup.Go would match")
-			if accept := regexp.MustCompile(`to accept: runner.Allow\("(.*)"\)`).FindStringSubmatch(failures[0]); accept != nil && strings.Contains(failures[0], "1 of 7") {
-				assert.Empty(t, planted(runner.Allow(accept[1])), "the message says how to accept it")
+			if accept := regexp.MustCompile(`to accept: harness.Allow\("(.*)"\)`).FindStringSubmatch(failures[0]); accept != nil && strings.Contains(failures[0], "1 of 7") {
+				assert.Empty(t, planted(harness.Allow(accept[1])), "the message says how to accept it")
 			}
 		})
 	}
@@ -237,8 +201,8 @@ func TestPlantedLeaksAreNamed(t *testing.T) {
 func TestFailedStartIsTornDown(t *testing.T) {
 	cause := errors.New("no weights")
 	var opened *toy
-	failures := run(func(ft *fakeTB) {
-		runner.Start(ft, func(ctx context.Context) (*toy, error) {
+	failures := faketb.Run(func(ft *faketb.T) {
+		harness.Start(ft, func(ctx context.Context) (*toy, error) {
 			opened, _ = openToy(ctx)
 			return opened, cause
 		}, quick...)
@@ -248,15 +212,15 @@ func TestFailedStartIsTornDown(t *testing.T) {
 	assert.Contains(t, failures[0], "references", "opened still holds it")
 	assert.Empty(t, opened.Holdings(), "an engine that comes with an error is shut down")
 
-	_, err := runner.Open(t.Context(), func(context.Context) (*toy, error) { return nil, cause }, quick...)
+	_, err := harness.Open(t.Context(), func(context.Context) (*toy, error) { return nil, cause }, quick...)
 	assert.ErrorIs(t, err, cause)
-	_, err = runner.Open(t.Context(), func(context.Context) (*toy, error) { return nil, nil }, quick...)
-	assert.ErrorContains(t, err, "returned a nil *runner_test.toy and no error")
-	_, err = runner.Open(t.Context(), func(context.Context) (*toy, error) { panic("half-way") }, quick...)
+	_, err = harness.Open(t.Context(), func(context.Context) (*toy, error) { return nil, nil }, quick...)
+	assert.ErrorContains(t, err, "returned a nil *harness_test.toy and no error")
+	_, err = harness.Open(t.Context(), func(context.Context) (*toy, error) { panic("half-way") }, quick...)
 	assert.ErrorContains(t, err, "half-way")
-	_, err = runner.Open(t.Context(), func(ctx context.Context) (*toy, error) { <-ctx.Done(); return nil, ctx.Err() },
-		append(quick, runner.StartTimeout(20*time.Millisecond))...)
-	assert.ErrorContains(t, err, "runner.StartTimeout")
+	_, err = harness.Open(t.Context(), func(ctx context.Context) (*toy, error) { <-ctx.Done(); return nil, ctx.Err() },
+		append(quick, harness.StartTimeout(20*time.Millisecond))...)
+	assert.ErrorContains(t, err, "harness.StartTimeout")
 }
 
 // speaker can what the bundled engine lacks.
@@ -274,48 +238,48 @@ func (speaker) Score(_ context.Context, query string, texts ...string) ([]float3
 	return []float32{float32(len(query)), float32(len(texts))}, nil
 }
 
-func (speaker) Chat(_ context.Context, m []runner.Message, _ engine.SamplingParams) (engine.Output, error) {
-	return engine.Output{Prompt: m[0].Role + ": " + m[0].Content}, nil
+func (speaker) Chat(_ context.Context, m []llm.Message, _ llm.SamplingParams) (llm.Output, error) {
+	return llm.Output{Prompt: m[0].Role + ": " + m[0].Content}, nil
 }
 
 func TestVerbsOfOtherEngines(t *testing.T) {
-	failures := run(func(ft *fakeTB) {
-		r := runner.Start(ft, func(ctx context.Context) (*speaker, error) {
+	failures := faketb.Run(func(ft *faketb.T) {
+		r := harness.Start(ft, func(ctx context.Context) (*speaker, error) {
 			e, err := openToy(ctx)
 			return &speaker{e}, err
 		}, noGPU...)
 		assert.Equal(t, [][]float32{{2}}, r.Embed("a", "b"))
 		assert.Equal(t, []float32{1, 2}, r.Score("q", "a", "b"))
-		assert.Equal(t, "user: hi", r.Chat([]runner.Message{{Role: "user", Content: "hi"}}, engine.SamplingParams{}).Prompt)
+		assert.Equal(t, "user: hi", r.Chat([]llm.Message{{Role: "user", Content: "hi"}}, llm.SamplingParams{}).Prompt)
 		r.Classify("x")
 	})
-	assert.Equal(t, []string{`runner: classify: no classes for ["x"]`}, failures)
+	assert.Equal(t, []string{`harness: classify: no classes for ["x"]`}, failures)
 }
 
 func TestMissingCapabilityIsNamed(t *testing.T) {
-	failures := run(func(ft *fakeTB) { runner.Start(ft, openToy, noGPU...).Sleep(1) })
+	failures := faketb.Run(func(ft *faketb.T) { harness.Start(ft, openToy, noGPU...).Sleep(1) })
 	require.Len(t, failures, 1)
-	assert.Contains(t, failures[0], "*runner_test.toy does not implement runner.Sleeper")
+	assert.Contains(t, failures[0], "*harness_test.toy does not implement harness.Sleeper")
 }
 
 func TestErrorsOfTheEngineFailTheTest(t *testing.T) {
-	failures := run(func(ft *fakeTB) {
-		r := runner.Start(ft, openToy, noGPU...)
-		_, err := r.TryGenerate(engine.Request{})
+	failures := faketb.Run(func(ft *faketb.T) {
+		r := harness.Start(ft, openToy, noGPU...)
+		_, err := r.TryGenerate(llm.Request{})
 		assert.ErrorContains(t, err, "empty prompt")
 		r.GenerateGreedy("", 1)
 	})
 	require.Len(t, failures, 1)
 	assert.Contains(t, failures[0], "empty prompt")
-	failures = run(func(ft *fakeTB) { runner.Start(ft, openToy, noGPU...).GenerateGreedy("say nothing", 1) })
-	assert.Equal(t, []string{"runner: generate: *runner_test.toy.Generate gave no completion for request 1 of 1"}, failures)
-	failures = run(func(ft *fakeTB) { runner.Start(ft, openToy, noGPU...).BeamSearch(engine.Request{Prompt: "x"}, 2, 2) })
-	assert.Equal(t, []string{"runner: beam search: *runner_test.toy.Generate gave no log-probabilities"}, failures)
+	failures = faketb.Run(func(ft *faketb.T) { harness.Start(ft, openToy, noGPU...).GenerateGreedy("say nothing", 1) })
+	assert.Equal(t, []string{"harness: generate: *harness_test.toy.Generate gave no completion for request 1 of 1"}, failures)
+	failures = faketb.Run(func(ft *faketb.T) { harness.Start(ft, openToy, noGPU...).BeamSearch(llm.Request{Prompt: "x"}, 2, 2) })
+	assert.Equal(t, []string{"harness: beam search: *harness_test.toy.Generate gave no log-probabilities"}, failures)
 }
 
 func TestStopTwiceAndUseAfter(t *testing.T) {
-	failures := run(func(ft *fakeTB) {
-		r := runner.Start(ft, openToy, noGPU...)
+	failures := faketb.Run(func(ft *faketb.T) {
+		r := harness.Start(ft, openToy, noGPU...)
 		first := r.Stop()
 		require.NoError(t, first.Err())
 		assert.Len(t, first.Steps, 7)
@@ -344,19 +308,19 @@ func (g *gpu) Holders(string) ([]gpuwait.Holder, error) {
 func TestDeviceMemory(t *testing.T) {
 	allVisible(t)
 	device := &gpu{used: 1 << 30}
-	opts := []runner.Option{runner.TeardownTimeout(2 * time.Second), runner.DeviceSource(device)}
-	assert.Empty(t, run(func(ft *fakeTB) { runner.Start(ft, openToy, opts...) }), "held before, held after: not this engine's")
-	failures := run(func(ft *fakeTB) {
-		runner.Start(ft, openToy, opts...)
+	opts := []harness.Option{harness.TeardownTimeout(2 * time.Second), harness.DeviceSource(device)}
+	assert.Empty(t, faketb.Run(func(ft *faketb.T) { harness.Start(ft, openToy, opts...) }), "held before, held after: not this engine's")
+	failures := faketb.Run(func(ft *faketb.T) {
+		harness.Start(ft, openToy, opts...)
 		device.used = 9 << 30
 	})
 	require.Len(t, failures, 1)
-	for _, want := range []string{"device memory", "GPU-1", "9.0", "baseline", "runner.DeviceSlack(bytes)"} {
+	for _, want := range []string{"device memory", "GPU-1", "9.0", "baseline", "harness.DeviceSlack(bytes)"} {
 		assert.Contains(t, failures[0], want)
 	}
 	device.used = 1 << 30
-	assert.Empty(t, run(func(ft *fakeTB) {
-		runner.Start(ft, openToy, append(opts, runner.DeviceSlack(8<<30))...)
+	assert.Empty(t, faketb.Run(func(ft *faketb.T) {
+		harness.Start(ft, openToy, append(opts, harness.DeviceSlack(8<<30))...)
 		device.used = 9 << 30
 	}), "accepted")
 }
@@ -371,23 +335,23 @@ func allVisible(t *testing.T) {
 func TestDeviceMemoryOfOtherFixtures(t *testing.T) {
 	allVisible(t)
 	device := &gpu{}
-	opts := []runner.Option{runner.TeardownTimeout(2 * time.Second), runner.DeviceSource(device)}
+	opts := []harness.Option{harness.TeardownTimeout(2 * time.Second), harness.DeviceSource(device)}
 	openOnGPU := func(ctx context.Context) (*toy, error) {
 		e, err := openToy(ctx)
 		e.ledger.Add(ledger.Holding{Owner: "kv_cache", Kind: "plain", Device: "GPU-1", Bytes: 20 << 30})
 		return e, err
 	}
-	var long *runner.Fixture
-	failures := run(func(ft *fakeTB) {
-		runner.Start(ft, openToy, opts...)
+	var long *harness.Fixture
+	failures := faketb.Run(func(ft *faketb.T) {
+		harness.Start(ft, openToy, opts...)
 		var err error
-		long, err = runner.Open(t.Context(), openOnGPU, opts...)
+		long, err = harness.Open(t.Context(), openOnGPU, opts...)
 		require.NoError(t, err)
 		device.used = 20<<30 + 527<<20 // its memory, and the context
 	})
 	assert.Empty(t, failures, "what long owns is not this fixture's")
-	failures = run(func(ft *fakeTB) {
-		runner.Start(ft, openToy, opts...)
+	failures = faketb.Run(func(ft *faketb.T) {
+		harness.Start(ft, openToy, opts...)
 		device.used += 9 << 30
 	})
 	require.Len(t, failures, 1, "what nobody owns is")
@@ -403,9 +367,9 @@ func TestParallelFixturesAreToldApart(t *testing.T) {
 	results := make([][]string, 4)
 	for i := range results {
 		wg.Go(func() {
-			results[i] = run(func(ft *fakeTB) {
-				ft.name = fmt.Sprintf("TestParallel%d", i)
-				runner.Start(ft, func(ctx context.Context) (*toy, error) {
+			results[i] = faketb.Run(func(ft *faketb.T) {
+				ft.TestName = fmt.Sprintf("TestParallel%d", i)
+				harness.Start(ft, func(ctx context.Context) (*toy, error) {
 					e, err := openToy(ctx)
 					if i == 2 {
 						go func() { time.Sleep(10 * time.Second) }()

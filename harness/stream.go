@@ -1,24 +1,24 @@
-package runner
+package harness
 
 import (
 	"iter"
 	"runtime"
 	"sync"
 
-	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // Stream gives a request's tokens as they come. Breaking out of the loop, ending the test inside it, or Stop there, aborts the request; an error
 // fails the test.
-func (r *Runner) Stream(req engine.Request) iter.Seq[engine.Delta] {
-	return func(yield func(engine.Delta) bool) {
+func (r *Runner) Stream(req llm.Request) iter.Seq[llm.Delta] {
+	return func(yield func(llm.Delta) bool) {
 		r.t.Helper()
 		s := r.pull(req)
 		defer s.end()
 		for {
 			d, err, ok := s.next()
 			if err != nil {
-				r.t.Fatalf("runner: stream: %v", err)
+				r.t.Fatalf("%s: stream: %v", r.pkg, err)
 			}
 			if !ok || !yield(d) {
 				return
@@ -34,11 +34,11 @@ type pulled struct {
 	r *Runner
 
 	mu   sync.Mutex
-	pull func() (engine.Delta, error, bool) // nil: ended
+	pull func() (llm.Delta, error, bool) // nil: ended
 	stop func()
 }
 
-func (r *Runner) pull(req engine.Request) *pulled {
+func (r *Runner) pull(req llm.Request) *pulled {
 	r.t.Helper()
 	p := &pulled{r: r}
 	s := capability[Streamer](r, "stream")
@@ -47,7 +47,7 @@ func (r *Runner) pull(req engine.Request) *pulled {
 	return p
 }
 
-func (p *pulled) next() (d engine.Delta, err error, ok bool) {
+func (p *pulled) next() (d llm.Delta, err error, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pull == nil {

@@ -1,4 +1,4 @@
-package runner
+package harness
 
 import (
 	"context"
@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/gpuwait"
 	"github.com/enginetest/enginetest/leakcheck"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // check is one step of a teardown: it says in a few words what it saw, and returns what is left as an error, or errSkipped with the reason.
@@ -32,7 +32,7 @@ func skipped(format string, args ...any) error {
 // teardown shuts the engine down and proves it gone, step by step; every step runs even when an earlier one failed. Whatever holds the
 // engine here is dropped before the references are checked.
 func (f *Fixture) teardown(ctx context.Context) Report {
-	e := &handle{engine: f.take()}
+	e := &handle{engine: f.take(), pkg: f.opts.pkg}
 	steps := []check{
 		{"shutdown", 40 * time.Second, e.shutdown},
 		{"holdings", time.Second, func(ctx context.Context) (string, error) { return e.holdings(ctx, f.devices, f.opts.allow) }},
@@ -52,7 +52,7 @@ func (f *Fixture) teardown(ctx context.Context) Report {
 	}
 	scale := min(1, float64(total)/float64(sum))
 	start := time.Now()
-	report := Report{Name: f.opts.name}
+	report := Report{Name: f.opts.name, pkg: f.opts.pkg}
 	for _, s := range steps {
 		report.Steps = append(report.Steps, s.do(ctx, time.Duration(float64(s.budget)*scale)))
 	}
@@ -77,7 +77,10 @@ func (c check) do(ctx context.Context, budget time.Duration) Step {
 }
 
 // handle is the teardown's hold on the engine. holdings, its last use, lets go.
-type handle struct{ engine Engine }
+type handle struct {
+	engine Engine
+	pkg    string // that messages name
+}
 
 // shutdown calls Shutdown and sees to it that the call ends: an engine that ignores its context is left behind, and said so.
 func (h *handle) shutdown(ctx context.Context) (string, error) {
@@ -96,9 +99,9 @@ func (h *handle) shutdown(ctx context.Context) (string, error) {
 	case err := <-done:
 		errs = append(errs, err)
 	case <-time.After(time.Until(deadline(ctx)) + time.Second):
-		errs = append(errs, fmt.Errorf("%T.Shutdown has not returned 1s after its context ended; runner.TeardownTimeout sets the budget", h.engine))
+		errs = append(errs, fmt.Errorf("%T.Shutdown has not returned 1s after its context ended; %s.TeardownTimeout sets the budget", h.engine, h.pkg))
 	}
-	if f, ok := h.engine.(Faulter); ok {
+	if f, ok := h.engine.(FaultReporter); ok {
 		errs = append(errs, unfired(f.Faults()))
 	}
 	detail := "returned no error"
@@ -109,7 +112,7 @@ func (h *handle) shutdown(ctx context.Context) (string, error) {
 }
 
 // phases prints a shutdown in one line: "abort: 0 requests ended, release: 13.5 MiB of 13.5 MiB given back".
-func phases(r engine.ShutdownReport) string {
+func phases(r llm.ShutdownReport) string {
 	var parts []string
 	for _, p := range r.Phases {
 		parts = append(parts, p.Name+": "+p.Detail)
@@ -123,7 +126,7 @@ func deadline(ctx context.Context) time.Time {
 }
 
 // unfired reports injected faults that never struck: a test of a failure that did not happen has tested nothing.
-func unfired(reports []engine.FaultReport) error {
+func unfired(reports []llm.FaultReport) error {
 	var errs []error
 	for _, r := range reports {
 		if r.Fired == 0 {
@@ -260,14 +263,14 @@ func (b *gpuBaseline) clear(ctx context.Context, o *options, alone bool) (_ stri
 		return "", skipped("%s", b.skip)
 	}
 	if b.err != nil {
-		return "", fmt.Errorf("the baseline could not be taken: %w; runner.WithoutDeviceMemory leaves this check out", b.err)
+		return "", fmt.Errorf("the baseline could not be taken: %w; %s.WithoutDeviceMemory leaves this check out", b.err, o.pkg)
 	}
 	slack := o.slack
 	if !alone {
 		slack += sharedContext
 	}
 	if _, err = gpuwait.Clear(ctx, b.src, gpuwait.Delta(b.baseline, slack)); err != nil {
-		err = fmt.Errorf("%w\n    in a fixture: runner.DeviceSlack(bytes) accepts it, runner.WithoutDeviceMemory(reason) leaves this check out", err)
+		err = fmt.Errorf("%w\n    in a fixture: %s.DeviceSlack(bytes) accepts it, %[2]s.WithoutDeviceMemory(reason) leaves this check out", err, o.pkg)
 	}
 	return fmt.Sprintf("%d GPU(s) back at the baseline + %s", len(b.baseline.Devices), ledger.FormatBytes(slack)), err
 }

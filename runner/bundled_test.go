@@ -11,6 +11,7 @@ import (
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/fixtures/fault"
+	"github.com/enginetest/enginetest/internal/faketb"
 	"github.com/enginetest/enginetest/runner"
 )
 
@@ -48,7 +49,7 @@ func TestReferences(t *testing.T) {
 }
 
 func TestInjectedFaultsMustFire(t *testing.T) {
-	failures := run(func(ft *fakeTB) {
+	failures := faketb.Run(func(ft *faketb.T) {
 		r := runner.New(ft, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []engine.Fault{fault.Error(engine.FaultForward, 1000)}})
 		r.GenerateGreedy("2+3=", 8)
 	})
@@ -56,7 +57,7 @@ func TestInjectedFaultsMustFire(t *testing.T) {
 	assert.Contains(t, failures[0], "never fired")
 	assert.Contains(t, failures[0], "it waits for 1000 good passes")
 
-	failures = run(func(ft *fakeTB) {
+	failures = faketb.Run(func(ft *faketb.T) {
 		r := runner.New(ft, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []engine.Fault{fault.Error(engine.FaultForward, 3)}})
 		_, err := r.TryGenerate(engine.Request{Prompt: "The lighthouse"})
 		assert.ErrorIs(t, err, engine.ErrEngineDead)
@@ -67,7 +68,7 @@ func TestInjectedFaultsMustFire(t *testing.T) {
 func TestFailedOpenOfTheBundledEngine(t *testing.T) {
 	dir := fixtures.Checkpoint(t, fixtures.Spec{Shards: 2})
 	fixtures.Break(t, dir, fixtures.MissingShard)
-	failures := run(func(ft *fakeTB) { runner.New(ft, runner.Config{Model: dir, Device: "cpu"}) })
+	failures := faketb.Run(func(ft *faketb.T) { runner.New(ft, runner.Config{Model: dir, Device: "cpu"}) })
 	require.Len(t, failures, 1)
 	assert.Contains(t, failures[0], fixtures.MissingShard.Message())
 	assert.NotContains(t, failures[0], "still there", "nothing was left behind")
@@ -120,7 +121,7 @@ func TestTwoDevices(t *testing.T) {
 		assert.Equal(t, "the engine's ledger is empty, for cpu:0, cpu:1", report.Steps[1].Detail)
 	}
 	cfg.Core, cfg.Faults = engine.InProcess, []engine.Fault{{Point: engine.FaultShutdown, Action: engine.ActError, Rank: 1}}
-	fake := &fakeTB{name: "TestKeeps"}
+	fake := &faketb.T{TestName: "TestKeeps"}
 	err := runner.New(fake, cfg).Stop().Err()
 	require.ErrorContains(t, err, "rank 1 (cpu:1): modelrunner: releasing kv_cache")
 	require.ErrorContains(t, err, "kv_cache     cpu:1 (mapped)")

@@ -6,11 +6,12 @@ import (
 
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/internal/faketb"
 	"github.com/enginetest/enginetest/runner"
 )
 
 func ExampleNew() {
-	t := &fakeTB{name: "TestSum"} // a *testing.T in a test
+	t := &faketb.T{TestName: "TestSum"} // a *testing.T in a test
 	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu"})
 	fmt.Println(r.GenerateGreedy("2+3=", 8).Text)
 	fmt.Println(r.Stop().Err()) // t.Cleanup does it otherwise
@@ -32,7 +33,7 @@ func (*echo) Generate(_ context.Context, reqs ...engine.Request) (outs []engine.
 func (*echo) Shutdown(context.Context) error { return nil }
 
 func ExampleStart() {
-	t := &fakeTB{name: "TestEcho"} // a *testing.T in a test
+	t := &faketb.T{TestName: "TestEcho"} // a *testing.T in a test
 	r := runner.Start(t, func(context.Context) (*echo, error) { return &echo{}, nil }, runner.WithoutDeviceMemory("an example"))
 	fmt.Println(r.GenerateGreedy("hello", 8).Text)
 	fmt.Println(r.Stop().Err())

@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -9,6 +10,7 @@ import (
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/fixtures/fault"
+	"github.com/enginetest/enginetest/internal/faketb"
 	"github.com/enginetest/enginetest/runner"
 )
 
@@ -17,7 +19,7 @@ func TestPoolLeasesWarmEngines(t *testing.T) {
 	cfg := runner.Config{Model: fixtures.Bundled(), Device: "cpu"}
 	var engines []runner.Engine
 	use := func(cfg runner.Config) []string {
-		return run(func(ft *fakeTB) {
+		return faketb.Run(func(ft *faketb.T) {
 			r := pool.New(ft, cfg)
 			engines = append(engines, r.Engine())
 			assert.Equal(t, "5", r.GenerateGreedy("2+3=", 4).Text)
@@ -38,7 +40,7 @@ func TestPoolLeasesWarmEngines(t *testing.T) {
 func TestPoolLeasesToOneTestAtATime(t *testing.T) {
 	var pool runner.Pool
 	cfg := runner.Config{Model: fixtures.Bundled(), Device: "cpu"}
-	assert.Empty(t, run(func(ft *fakeTB) {
+	assert.Empty(t, faketb.Run(func(ft *faketb.T) {
 		first := pool.New(ft, cfg)
 		assert.NotSame(t, first.Engine(), pool.New(ft, cfg).Engine())
 	}))
@@ -47,7 +49,7 @@ func TestPoolLeasesToOneTestAtATime(t *testing.T) {
 
 func TestPoolNamesWhatATestLeft(t *testing.T) {
 	var pool runner.Pool
-	failures := run(func(ft *fakeTB) {
+	failures := faketb.Run(func(ft *faketb.T) {
 		r := pool.New(ft, runner.Config{Model: fixtures.Bundled(), Device: "cpu"})
 		require.NoError(t, r.Engine().Shutdown(t.Context()))
 	})
@@ -55,7 +57,7 @@ func TestPoolNamesWhatATestLeft(t *testing.T) {
 	assert.Contains(t, failures[0], "cannot be leased again after lease 1: engine: stopped")
 	require.NoError(t, pool.Close(t.Context()), "it was ended, and nothing is left of it")
 
-	failures = run(func(ft *fakeTB) {
+	failures = faketb.Run(func(ft *faketb.T) {
 		pool.New(ft, runner.Config{Model: fixtures.Bundled(), Faults: []engine.Fault{fault.Error(engine.FaultForward, 1)}})
 	})
 	require.Len(t, failures, 1)
@@ -70,8 +72,8 @@ func TestPoolMain(t *testing.T) {
 	var pool runner.Pool
 	var pinned runner.Engine
 	code := pool.Main(tests(func() int {
-		return len(run(func(ft *fakeTB) {
-			pinned = pool.New(ft, runner.Config{Model: fixtures.Bundled(), Device: "cpu"}, quick...).Engine()
+		return len(faketb.Run(func(ft *faketb.T) {
+			pinned = pool.New(ft, runner.Config{Model: fixtures.Bundled(), Device: "cpu"}, runner.WithoutDeviceMemory("no GPU in this test"), runner.TeardownTimeout(2*time.Second)).Engine()
 		}))
 	}))
 	assert.Equal(t, 1, code, "the tests passed, and an engine is still held")

@@ -104,7 +104,7 @@ func (s *Server) Shutdown(context.Context) error {
 	return nil
 }
 
-// PIDs makes it a [runner.Forker].
+// PIDs makes it a [harness.ProcessLister].
 func (s *Server) PIDs() []int { return []int{s.cmd.Process.Pid} }
 
 // server starts $SERVER, or the bundled engine behind `enginetest serve`.

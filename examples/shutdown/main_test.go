@@ -25,10 +25,11 @@ import (
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/forkproc"
 	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/harness"
 	"github.com/enginetest/enginetest/runner"
 )
 
-var _ runner.Forker = (*engine.Engine)(nil) // so the teardown looks for the core's process
+var _ harness.ProcessLister = (*engine.Engine)(nil) // so the teardown looks for the core's process
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envVictim) != "" {
