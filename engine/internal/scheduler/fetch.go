@@ -26,60 +26,57 @@ type fetch struct {
 	seq    *Seq
 	first  kvcache.Hash // of the blocks that are loaded
 	giveUp func()
+	others queue // sequences that wait for the same blocks
 }
 
-// What became of a sequence that asked the tier.
-type fetchResult int
-
-const (
-	nothingToFetch fetchResult = iota
-	fetching
-	fetchedByAnother // which it waits for
-)
-
-// fetch asks the tier for what the device's prefix cache lacks of a waiting sequence's prefix.
-func (s *Scheduler) fetch(q *Seq) fetchResult {
+// fetch asks the tier for what the device's prefix cache lacks of the prefix of a client's first
+// waiting sequence. It reports whether the sequence left its client's queue for that.
+func (s *Scheduler) fetch(q *Seq) bool {
 	if q.fetched {
-		return nothingToFetch
+		return false
 	}
 	keys, cached := s.cache.Keys(&q.table, q.Tokens)
 	s.tier.Match(keys[:cached]) // a hit on the device is a use of them there too
 	if cached == len(keys) {
-		return nothingToFetch
+		return false
 	}
-	if slices.ContainsFunc(s.fetches, func(f *fetch) bool { return f.first == keys[cached] }) {
-		return fetchedByAnother
+	if i := slices.IndexFunc(s.fetches, func(f *fetch) bool { return f.first == keys[cached] }); i >= 0 {
+		s.take(q)
+		s.fetches[i].others.pushBack(q)
+		return true
 	}
 	n := s.tier.Match(keys[cached:])
 	if n == 0 || !s.cache.Reserve(&q.table, q.Tokens, cached+n) {
-		return nothingToFetch
+		return false
 	}
+	s.take(q)
 	q.fetched = true
 	f := &fetch{seq: q, first: keys[cached]}
+	q.loading = f
 	s.fetches = append(s.fetches, f)
 	f.giveUp = s.tier.Load(keys[cached:cached+n], q.table.Blocks()[cached:], func(loaded int) {
-		s.endFetch(f)
 		s.cache.Commit(&q.table, q.Tokens, (cached+loaded)*s.cache.BlockSize())
 		s.cache.Free(&q.table)
-		s.waiting = slices.Insert(s.waiting, 0, q)
+		s.endFetch(f)
+		s.putBack(q)
 	})
-	return fetching
+	return true
 }
 
 // Fetching counts the waiting sequences whose prefix is being loaded; they hold blocks.
 func (s *Scheduler) Fetching() int { return len(s.fetches) }
 
+// endFetch forgets a load; what waited for it can be admitted.
 func (s *Scheduler) endFetch(f *fetch) {
+	f.seq.loading = nil
 	s.fetches = slices.DeleteFunc(s.fetches, func(x *fetch) bool { return x == f })
+	s.release(&f.others)
 }
 
-// cancelFetch ends a sequence's load, if it has one. Its blocks can be given back then.
+// cancelFetch ends a sequence's load, if it has one. Its blocks can be freed then.
 func (s *Scheduler) cancelFetch(q *Seq) {
-	for _, f := range s.fetches {
-		if f.seq == q {
-			f.giveUp()
-			s.endFetch(f)
-			return
-		}
+	if f := q.loading; f != nil {
+		f.giveUp()
+		s.endFetch(f)
 	}
 }

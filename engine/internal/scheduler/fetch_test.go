@@ -238,6 +238,7 @@ func TestAnyScheduleWithATierGivesTheSameOutput(t *testing.T) {
 			}
 			q := seq(prompt, rapid.IntRange(1, blocks*size-len(prompt)).Draw(t, "output"))
 			q.PromptLogprobs = rapid.IntRange(-1, 0).Draw(t, "prompt logprobs")
+			q.Client = rapid.IntRange(0, 3).Draw(t, "client")
 			require.NoError(t, r.Add(q))
 			all = append(all, q)
 			for range rapid.IntRange(0, 6).Draw(t, "steps") {

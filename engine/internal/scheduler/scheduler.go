@@ -1,9 +1,14 @@
 // Package scheduler decides what each engine step computes, in the way of vLLM V1: there is no prefill or decode phase, only sequences whose
 // computed tokens catch up with the tokens they have, under one budget of tokens a step.
 //
-// Running sequences come first, in order of arrival; then waiting ones are admitted as long as the budget, the number of sequences and the
-// KV blocks allow. When blocks run out, the newest running sequence is preempted: it loses its blocks, keeps its tokens and its sampler, and is
+// Running sequences come first, in order of admission; then waiting ones are admitted as long as the budget, the number of sequences and the
+// KV blocks allow. When blocks run out, a running sequence is preempted: it loses its blocks, keeps its tokens and its sampler, and is
 // computed again later, so its output is the same.
+//
+// Clients share the places of a step evenly (max-min fairness): the client with the fewest running
+// sequences is admitted first, and while it waits without a place, a client that has at least two
+// more loses its newest one. One client's sequences are served in order of arrival. So a client with
+// any number of sequences delays another one by what its even share takes, whatever it queues.
 package scheduler
 
 import (
@@ -23,6 +28,7 @@ type Seq struct {
 	Sampler        *sample.State
 	PromptLogprobs int  // how many are wanted besides the prompt's own; -1: none
 	Leader         *Seq // computes the same prompt: this one waits until it has, and then finds it in the prefix cache
+	Client         any  // whom it is for, a comparable value: clients share the steps evenly
 	Owner          any  // for the caller
 
 	CachedTokens int // prompt tokens that the first admission found in the prefix cache
@@ -34,6 +40,13 @@ type Seq struct {
 	done     bool
 	prompted bool // the whole prompt has been computed once, and its log-probabilities are out
 	admitted bool
+
+	client     *client // until it is done
+	ticket     uint64  // order of arrival
+	in         *queue  // where it waits
+	prev, next *Seq    // there
+	followers  queue   // of a leader: those that wait for its prompt
+	loading    *fetch  // of its prefix
 }
 
 // Config are the bounds of a step.
@@ -48,9 +61,12 @@ type Scheduler struct {
 	cfg     Config
 	cache   *kvcache.Cache
 	tier    Tier // nil: none
-	waiting []*Seq
+	clients clients
 	fetches []*fetch
 	running []*Seq // in order of admission
+	live    int    // sequences that have not finished
+	tickets uint64
+	blocked bool // the next sequence to be admitted lacked KV blocks
 	batch   modelrunner.Batch
 	seqs    []*Seq // of the batch
 
@@ -75,24 +91,66 @@ func (s *Scheduler) Add(q *Seq) error {
 	if q.MaxLen > s.cache.Capacity() {
 		return &TooBigError{Tokens: q.MaxLen, Capacity: s.cache.Capacity()}
 	}
-	s.waiting = append(s.waiting, q)
+	s.live++
+	s.tickets++
+	q.client, q.ticket = s.clients.join(q.Client), s.tickets
+	if l := q.Leader; l != nil && !l.prompted && !l.done {
+		l.followers.pushBack(q)
+		return nil
+	}
+	q.client.waiting.pushBack(q)
+	s.clients.changed(q.client)
 	return nil
 }
 
-// Finish takes a sequence out, in whatever state it is, and frees its blocks. Again is nothing.
+// Finish takes a sequence out, in whatever state it is, and frees its blocks. A second call has no effect.
 func (s *Scheduler) Finish(q *Seq) {
 	if q.done {
 		return
 	}
 	q.done = true
+	if q.client == nil { // it was never added
+		return
+	}
+	s.live--
 	s.cancelFetch(q)
 	s.cache.Free(&q.table)
-	s.running = remove(s.running, q)
-	s.waiting = remove(s.waiting, q)
+	c := q.client
+	if q.in != nil {
+		q.in.remove(q)
+	} else if i := slices.Index(s.running, q); i >= 0 {
+		s.running = slices.Delete(s.running, i, i+1)
+		c.running--
+	}
+	s.clients.changed(c)
+	s.clients.leave(c)
+	q.client = nil
+	s.release(&q.followers)
+}
+
+// release lets sequences that waited for another one be admitted, before what came later.
+func (s *Scheduler) release(l *queue) {
+	for l.n > 0 {
+		q := l.last
+		l.remove(q)
+		s.putBack(q)
+	}
+}
+
+// putBack makes a sequence the first of its client's.
+func (s *Scheduler) putBack(q *Seq) {
+	q.client.waiting.pushFront(q)
+	s.clients.changed(q.client)
+}
+
+// take removes a sequence from its client's queue.
+func (s *Scheduler) take(q *Seq) {
+	q.in.remove(q)
+	s.clients.changed(q.client)
 }
 
 // Waiting counts the sequences that have not been admitted, or were preempted.
-func (s *Scheduler) Waiting() int { return len(s.waiting) + len(s.fetches) }
+func (s *Scheduler) Waiting() int { return s.live - len(s.running) }
 
 // Running counts the admitted sequences.
 func (s *Scheduler) Running() int { return len(s.running) }
@@ -112,6 +170,7 @@ func (s *Scheduler) Schedule() (*modelrunner.Batch, []*Seq) {
 	clear(s.seqs)
 	b.Seqs, s.seqs = b.Seqs[:0], s.seqs[:0]
 
+	s.rebalance()
 	budget, preempted := s.scheduleRunning(s.cfg.MaxTokens)
 	if !preempted {
 		s.admitWaiting(budget)
@@ -122,7 +181,31 @@ func (s *Scheduler) Schedule() (*modelrunner.Batch, []*Seq) {
 	return b, s.seqs
 }
 
-// scheduleRunning gives every running sequence its next tokens, and preempts from the back when blocks run out.
+// rebalance takes a place from the client with the most running sequences when the next client has
+// at least two fewer and finds none.
+func (s *Scheduler) rebalance() {
+	next := s.clients.next()
+	if next == nil || len(s.running) == 0 || len(s.running) < s.cfg.MaxSeqs && !s.blocked {
+		return
+	}
+	if v := s.victim(0); v.client.running >= next.running+2 {
+		s.preempt(v)
+	}
+}
+
+// victim returns the sequence to preempt among the running ones from an index on: the newest of the
+// client with the most running sequences.
+func (s *Scheduler) victim(from int) *Seq {
+	v := s.running[len(s.running)-1]
+	for i := len(s.running) - 2; i >= from; i-- {
+		if q := s.running[i]; q.client.running > v.client.running {
+			v = q
+		}
+	}
+	return v
+}
+
+// scheduleRunning gives every running sequence its next tokens, and preempts when blocks run out.
 func (s *Scheduler) scheduleRunning(budget int) (left int, preempted bool) {
 	for i := 0; i < len(s.running) && budget > 0; i++ {
 		q := s.running[i]
@@ -132,7 +215,7 @@ func (s *Scheduler) scheduleRunning(budget int) (left int, preempted bool) {
 			if s.tier != nil && s.tier.Yield() { // a block less to be found costs less than a sequence computed again
 				continue
 			}
-			victim := s.running[len(s.running)-1]
+			victim := s.victim(i)
 			s.preempt(victim)
 			preempted = true
 			if victim == q {
@@ -149,36 +232,32 @@ func (s *Scheduler) scheduleRunning(budget int) (left int, preempted bool) {
 	return budget, preempted
 }
 
-// admitWaiting starts waiting sequences, first come first served.
+// admitWaiting starts waiting sequences, in the order of their clients.
 func (s *Scheduler) admitWaiting(budget int) {
-	for i := 0; i < len(s.waiting) && len(s.running) < s.cfg.MaxSeqs && budget > 0; {
-		q := s.waiting[i]
-		if q.Leader != nil && !q.Leader.prompted && !q.Leader.done {
-			i++
-			continue
+	s.blocked = false
+	for len(s.running) < s.cfg.MaxSeqs && budget > 0 {
+		c := s.clients.next()
+		if c == nil {
+			return
 		}
+		q := c.waiting.first
 		read := q.PromptLogprobs < 0 || q.prompted // prompt log-probabilities need every prompt position computed
-		if read && s.tier != nil {
-			switch s.fetch(q) {
-			case fetching:
-				s.waiting = slices.Delete(s.waiting, i, i+1)
-				continue
-			case fetchedByAnother:
-				i++
-				continue
-			}
+		if read && s.tier != nil && s.fetch(q) {
+			continue
 		}
 		if !s.cfg.Chunked && len(q.Tokens) > budget {
 			return
 		}
 		hit, ok := s.cache.Admit(&q.table, q.Tokens, budget, read)
 		if !ok {
+			s.blocked = true
 			return
 		}
 		if !q.admitted {
 			q.admitted, q.CachedTokens = true, hit
 		}
-		s.waiting = slices.Delete(s.waiting, i, i+1)
+		s.take(q)
+		s.clients.admitted(c)
 		s.running = append(s.running, q)
 		q.computed = hit
 		n := min(len(q.Tokens)-hit, budget)
@@ -187,11 +266,13 @@ func (s *Scheduler) admitWaiting(budget int) {
 	}
 }
 
-// preempt takes a running sequence's blocks; it is the first to be admitted again.
+// preempt takes a running sequence's blocks; it is the first of its client's to be admitted again.
 func (s *Scheduler) preempt(q *Seq) {
 	s.cache.Free(&q.table)
-	s.running = remove(s.running, q)
-	s.waiting = slices.Insert(s.waiting, 0, q)
+	i := slices.Index(s.running, q)
+	s.running = slices.Delete(s.running, i, i+1)
+	q.client.waiting.pushFront(q)
+	s.clients.preempted(q.client)
 	q.fetched = false
 	s.preemptions++
 }
@@ -228,14 +309,9 @@ func (s *Scheduler) Computed(q *Seq) (first int) {
 	if s.tier != nil {
 		s.tier.Offer(keys, blocks)
 	}
-	q.prompted = q.prompted || q.computed >= q.PromptLen
-	return first
-}
-
-// remove takes q out of a queue, if it is in it.
-func remove(queue []*Seq, q *Seq) []*Seq {
-	if i := slices.Index(queue, q); i >= 0 {
-		return slices.Delete(queue, i, i+1)
+	if !q.prompted && q.computed >= q.PromptLen {
+		q.prompted = true
+		s.release(&q.followers)
 	}
-	return queue
+	return first
 }

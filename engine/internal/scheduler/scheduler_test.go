@@ -211,6 +211,7 @@ func TestAnyScheduleGivesTheSameOutput(t *testing.T) {
 			prompt := rapid.SliceOfN(rapid.Int32Range(0, 2), 1, blocks*size-1).Draw(t, "prompt")
 			q := seq(prompt, rapid.IntRange(1, blocks*size-len(prompt)).Draw(t, "output"))
 			q.PromptLogprobs = rapid.IntRange(-1, 0).Draw(t, "prompt logprobs")
+			q.Client = rapid.IntRange(0, 3).Draw(t, "client")
 			if len(all) > 0 && rapid.IntRange(0, 3).Draw(t, "fork") == 0 {
 				q.Leader = all[len(all)-1]
 			}
