@@ -58,7 +58,7 @@ func spawn(model string) (_ *proc.Child, _ *wire.Conn, log *os.File, err error) 
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.Env = append(coreEnv(os.Environ()), fmt.Sprintf("%s=3:%d", envCore, proc.Inode(int(theirs.Fd()))))
-	p, err := proc.Start(cmd)
+	p, err := proc.StartChild(cmd)
 	if err != nil {
 		return nil, nil, nil, closing(err, link, log)
 	}

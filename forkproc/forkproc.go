@@ -171,7 +171,7 @@ func (c *child) run() Outcome {
 	}
 	c.cmd.Stdout, c.cmd.Stderr = outW, outW
 	c.cmd.ExtraFiles = append([]*os.File{noteW}, c.cfg.files...)
-	p, err := proc.Start(c.cmd)
+	p, err := proc.StartChild(c.cmd)
 	if err != nil {
 		return c.notStarted(err)
 	}

@@ -86,7 +86,7 @@ func TestOrphanParent(t *testing.T) {
 // startUnder leaves a child behind that no code of this process will ever end.
 func startUnder(t *testing.T, up string) {
 	t.Helper()
-	_, err := proc.Start(exec.Command("sh", "-c", "sleep 60 & touch "+up+"; sleep 61"))
+	_, err := proc.StartChild(exec.Command("sh", "-c", "sleep 60 & touch "+up+"; sleep 61"))
 	require.NoError(t, err)
 }
 

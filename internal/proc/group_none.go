@@ -3,8 +3,10 @@
 package proc
 
 import (
+	"errors"
 	"os"
 	"os/exec"
+	"syscall"
 )
 
 func ownGroup(*exec.Cmd) {}
@@ -14,3 +16,17 @@ func killGroup(pid int) {
 		_ = p.Kill()
 	}
 }
+
+func groupAlive(int) bool { return false }
+
+func signalGroup(pid int, sig syscall.Signal) error {
+	if sig != syscall.SIGKILL {
+		return errors.ErrUnsupported
+	}
+	killGroup(pid)
+	return nil
+}
+
+func setsid(*syscall.SysProcAttr) bool { return false }
+
+func clearSupported(*syscall.SysProcAttr) {}

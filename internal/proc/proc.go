@@ -20,7 +20,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"sync"
 	"syscall"
 )
@@ -45,28 +44,13 @@ type Child struct {
 	reaped bool
 }
 
-// A Process is one that should be gone.
-type Process struct {
-	PID       int
-	Command   string   // its command line, shortened
-	Listening []string // sockets that it listens on: "tcp 127.0.0.1:8080", "unix /tmp/x.sock"
-}
-
-func (p Process) String() string {
-	s := fmt.Sprintf("process %d (%s)", p.PID, p.Command)
-	if len(p.Listening) > 0 {
-		s += ", listening on " + strings.Join(p.Listening, ", ")
-	}
-	return s
-}
-
-// Start starts cmd. It appends one file to cmd.ExtraFiles, adds to cmd.Env (which it fills from the environment when nil) and
+// StartChild starts cmd. It appends one file to cmd.ExtraFiles, adds to cmd.Env (which it fills from the environment when nil) and
 // sets cmd.SysProcAttr's process group and death signal. Do not call cmd.Wait: Start waits itself, and Done tells. Call Sweep
 // then, always.
 //
 // Give cmd files, not other readers and writers, as Stdin, Stdout and Stderr: a copying goroutine would make the end of the
 // process wait for whoever still holds the pipe.
-func Start(cmd *exec.Cmd) (*Child, error) {
+func StartChild(cmd *exec.Cmd) (*Child, error) {
 	c := &Child{cmd: cmd, id: newID(), done: make(chan struct{})}
 	var err error
 	if c.life, err = newLifeline(); err != nil {

@@ -20,7 +20,7 @@ import (
 
 func start(t *testing.T, args ...string) *Child {
 	t.Helper()
-	c, err := Start(exec.Command(args[0], args[1:]...))
+	c, err := StartChild(exec.Command(args[0], args[1:]...))
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Kill(); <-c.Done(); c.Sweep(0) })
 	return c
@@ -39,7 +39,7 @@ func TestStartTellsTheEnd(t *testing.T) {
 	<-c.Done()
 	require.Equal(t, syscall.SIGKILL, c.State().Sys().(syscall.WaitStatus).Signal())
 
-	_, err := Start(exec.Command("/no/such/program"))
+	_, err := StartChild(exec.Command("/no/such/program"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
@@ -121,7 +121,7 @@ func TestThreadOfTheParentMayEnd(t *testing.T) {
 	ch := make(chan *Child, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		c, err := Start(exec.Command("sleep", "60"))
+		c, err := StartChild(exec.Command("sleep", "60"))
 		if err != nil {
 			t.Error(err)
 			close(ch)

@@ -109,7 +109,7 @@ func (c *Child) family() []int {
 	}
 	member := map[int]bool{}
 	for pid, st := range stats {
-		if st.Group == c.PID() || below(stats, pid) && c.marked(pid) {
+		if st.Group == c.PID() || descends(stats, pid) && c.marked(pid) {
 			member[pid] = true
 		}
 	}
@@ -132,8 +132,8 @@ func (c *Child) family() []int {
 	return living
 }
 
-// below reports whether pid descends from this process.
-func below(stats map[int]procfs.Stat, pid int) bool {
+// descends reports whether pid descends from this process.
+func descends(stats map[int]procfs.Stat, pid int) bool {
 	for range len(stats) {
 		st, ok := stats[pid]
 		if !ok {

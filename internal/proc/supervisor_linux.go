@@ -1,0 +1,203 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// envSupervisor tells a process that it is a supervisor: "inode:pid" of its socket and its parent.
+const envSupervisor = "ENGINETEST_SUPERVISOR"
+
+// A supervisor never reaches main, nor the init of a package that imports this one. The init of
+// other packages may have run: their output is in the guard's log.
+func init() {
+	env, ok := syscall.Getenv(envSupervisor) // not os.Getenv: it would become an input of the test cache
+	if !ok {
+		return
+	}
+	_ = os.Unsetenv(envSupervisor)
+	var inode uint64
+	var parent int
+	if n, _ := fmt.Sscanf(env, "%d:%d", &inode, &parent); n != 2 || inode == 0 || Inode(controlFD) != inode {
+		return
+	}
+	supervise(parent)
+	syscall.Exit(0) // not os.Exit: no coverage, no exit hooks
+}
+
+// A supervisor is the parent of a leader, and of every process of the family whose own parent ends.
+type supervisor struct {
+	conn  *os.File
+	empty chan struct{} // closed when no child is left; then there are no descendants either
+
+	mu      sync.Mutex // held while processes are reaped, and while they are signaled by number
+	leader  int        // 0 when it is reaped
+	sending sync.Mutex
+}
+
+func supervise(parent int) {
+	s := &supervisor{conn: os.NewFile(controlFD, "control"), empty: make(chan struct{})}
+	syscall.CloseOnExec(controlFD)
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	catchSignals()
+	l, err := receiveLaunch(s.conn)
+	if err != nil {
+		return // the parent has ended
+	}
+	pid, err := l.start()
+	if err != nil {
+		var errno syscall.Errno
+		_ = errors.As(err, &errno)
+		s.tell(msgFailed, uint32(errno))
+		return
+	}
+	s.leader = pid
+	s.tell(msgStarted, uint32(pid))
+	go s.reap()
+	go s.watch(parent)
+	go s.serve()
+	<-s.empty
+	s.tell(msgGone, 0)
+}
+
+// catchSignals makes the signals that end a process do nothing to this one. Ignored, they would be
+// ignored in the leader too; those that are ignored already stay so, as nohup wants it.
+func catchSignals() {
+	for _, sig := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGPIPE} {
+		if !signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
+}
+
+// start starts the leader and lets go of its files.
+func (l launch) start() (pid int, err error) {
+	fds := make([]uintptr, l.files)
+	for i := range fds {
+		fds[i] = uintptr(filesFD + i)
+		syscall.CloseOnExec(filesFD + i)
+	}
+	pid, err = syscall.ForkExec(l.path, l.args, &syscall.ProcAttr{
+		Dir: l.dir, Env: l.env, Files: fds,
+		// The death signal follows this thread: it is the main thread, which ends with the process.
+		Sys: &syscall.SysProcAttr{Setsid: l.setsid, Setpgid: !l.setsid, Pdeathsig: syscall.SIGKILL},
+	})
+	for _, fd := range fds {
+		_ = syscall.Close(int(fd))
+	}
+	return pid, err
+}
+
+func (s *supervisor) tell(kind byte, arg uint32) {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	_ = message{kind, arg}.send(s.conn) // fails when the parent has ended, which watch sees
+}
+
+// reap takes the ends of all children until there are none.
+func (s *supervisor) reap() {
+	for {
+		// The dead keep their numbers until the lock is held.
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || !s.reapDead() {
+			close(s.empty)
+			return
+		}
+	}
+}
+
+// reapDead reaps the children that are dead. It reports whether there may be others.
+func (s *supervisor) reapDead() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		var ws unix.WaitStatus
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return false
+		case pid == 0:
+			return true
+		case pid == s.leader:
+			s.leader = 0
+			s.tell(msgExited, uint32(ws))
+		}
+	}
+}
+
+// watch kills the family when the parent ends. The end of the socket, which serve sees, says the
+// same unless a fork of the parent holds it.
+func (s *supervisor) watch(parent int) {
+	fd, err := unix.PidfdOpen(parent, 0)
+	if err != nil && err != unix.ESRCH {
+		return
+	}
+	if err == nil && os.Getppid() == parent {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		for {
+			if _, err := unix.Poll(poll, -1); err != unix.EINTR {
+				break
+			}
+		}
+	}
+	s.killAll()
+}
+
+// serve does what the parent asks, and kills the family when the parent has closed the socket.
+func (s *supervisor) serve() {
+	for {
+		m, err := receive(s.conn)
+		if err != nil {
+			s.killAll()
+			return
+		}
+		switch m.Kind {
+		case msgSignal:
+			s.signalLeader(syscall.Signal(m.Arg))
+		case msgSignalAll:
+			s.signalAll(syscall.Signal(m.Arg))
+		case msgKill:
+			go s.killAll()
+		}
+	}
+}
+
+func (s *supervisor) signalLeader(sig syscall.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leader != 0 {
+		_ = syscall.Kill(s.leader, sig)
+	}
+}
+
+// signalAll signals every descendant once.
+func (s *supervisor) signalAll(sig syscall.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range descendants(os.Getpid()) {
+		m.signal(sig)
+	}
+}
+
+// killAll kills until none is left. A process in an uninterruptible system call makes it wait.
+func (s *supervisor) killAll() {
+	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		s.signalAll(syscall.SIGKILL)
+		select {
+		case <-s.empty:
+			return
+		case <-time.After(pause):
+		}
+	}
+}
