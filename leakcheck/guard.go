@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/enginetest/enginetest/internal/popped"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -38,6 +39,7 @@ func Guard(t TB, opts ...Option) *Guarded {
 	t.Cleanup(func() {
 		t.Helper()
 		leave()
+		popped.Clear(t)
 		if err := g.check(context.Background()); err != nil {
 			t.Errorf("%v", err)
 		}

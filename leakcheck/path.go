@@ -2,7 +2,6 @@ package leakcheck
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/enginetest/enginetest/leakcheck/internal/retain"
@@ -22,20 +21,9 @@ type Step struct {
 
 // explain adds to findings the paths that keep their objects. Findings on the path of another one are listed under it.
 func explain(refs []*Ref, fs []Finding) []Finding {
-	targets := make([]retain.Target, 0, len(refs))
-	which := make([]int, 0, len(refs))
-	for i, r := range refs {
-		if a := r.address(); a != 0 {
-			targets, which = append(targets, retain.Target{Addr: a, Type: r.typ}), append(which, i)
-		}
-	}
+	targets, which := targetsOf(refs)
 	if len(targets) == 0 {
 		return fs
-	}
-	// The verdict goes out first: writing a heap dump can kill the process (a bug of the Go 1.26 runtime, see docs/leaks.md).
-	fmt.Fprintf(os.Stderr, "leakcheck: looking for what keeps %d object(s) (heap dump; a crash with \"dumpgs in STW\" is a bug of the Go runtime, run again):\n", len(targets))
-	for _, i := range which {
-		fmt.Fprintln(os.Stderr, "leakcheck:", fs[i].Text)
 	}
 	paths, err := retain.Explain(targets, retain.Options{})
 	if err != nil {
@@ -45,6 +33,10 @@ func explain(refs []*Ref, fs []Finding) []Finding {
 	under := map[int]bool{}
 	for k, p := range paths {
 		f := &fs[which[k]]
+		if p.Excused {
+			under[which[k]] = true
+			continue
+		}
 		fill(f, p)
 		if len(p.On) > 0 { // the nearest tracked object on the way is the one to look at
 			owner := which[p.On[len(p.On)-1]]
@@ -55,7 +47,21 @@ func explain(refs []*Ref, fs []Finding) []Finding {
 	return group(fs, under)
 }
 
+// targetsOf lists the refs whose objects are still there, and their numbers.
+func targetsOf(refs []*Ref) (targets []retain.Target, which []int) {
+	for i, r := range refs {
+		if a := r.address(); a != 0 {
+			targets, which = append(targets, retain.Target{Addr: a, Type: r.typ, Alive: r.reachable}), append(which, i)
+		}
+	}
+	return targets, which
+}
+
 func fill(f *Finding, p retain.Path) {
+	if p.Gone {
+		f.Note = "it went while the heap was dumped: it is slow, not leaked; Patience sets how long a check waits"
+		return
+	}
 	if p.Err != nil {
 		f.Note = "no retention path: " + p.Err.Error()
 		return

@@ -144,6 +144,9 @@ func Released(ctx context.Context, refs ...*Ref) error {
 	}
 	start := time.Now()
 	left, gcs := collect(ctx, watched, cfg.patience)
+	if cfg.noPaths {
+		left = blamed(left)
+	}
 	if len(left) > 0 {
 		errs = append(errs, newError(describe(left, time.Since(start), gcs, cfg), cfg.allow))
 	}
@@ -164,6 +167,9 @@ func collect(ctx context.Context, refs []*Ref, patience time.Duration) (left []*
 		}
 		if idle++; idle <= 3 {
 			dropStopped()
+		}
+		if idle == 3 {
+			left = blamed(left)
 		}
 		if spent := time.Since(start) >= patience || ctx.Err() != nil; idle >= 3 && spent || idle >= 50 {
 			break

@@ -49,7 +49,7 @@ func Take() (*Dump, error) {
 	if st.Size() < ballast {
 		return nil, fmt.Errorf("heapdump: the runtime wrote only %d bytes to %s: is the disk full?", st.Size(), os.TempDir())
 	}
-	data, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
+	data, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE)
 	if err != nil {
 		return nil, fmt.Errorf("heapdump: mmap of %d bytes: %w", st.Size(), err)
 	}

@@ -3,7 +3,6 @@
 package retain
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"runtime"
@@ -19,8 +18,9 @@ import (
 
 // Target is an object whose retention is to be explained.
 type Target struct {
-	Addr uint64
-	Type reflect.Type // of the reference to it: *T, []T, map, chan, func; nil when it is not known
+	Addr  uint64
+	Type  reflect.Type // of the reference to it: *T, []T, map, chan, func; nil when it is not known
+	Alive func() bool  // reports whether the object is still there; nil: it is
 }
 
 // Path is the answer for one Target.
@@ -31,6 +31,8 @@ type Path struct {
 	Hint      string // advice for the usual culprits
 	Reaches   uint64 // bytes that can be reached from the target
 	On        []int  // other targets that lie on this path, before the target
+	Excused   bool   // only a test framework, or a test on its way out, keeps it
+	Gone      bool   // it was released before the heap was dumped
 	Err       error
 }
 
@@ -107,14 +109,13 @@ func ExplainSites(sites []string, before map[uint64]bool, limit int) (paths []Pa
 }
 
 // withDump takes a dump and prepares a search.
+//
+// The dump comes first: what is allocated before it, such as the tables of names, may take the place of an object that has just been released.
 func withDump(o Options, f func(x *explainer)) (err error) {
 	one.Lock()
 	defer one.Unlock()
 	if !symbols.Sane() {
 		return fmt.Errorf("retain: %s lays out its tables in a way that is not known here: no paths", runtime.Version())
-	}
-	if o.Names == nil {
-		o.Names = symbols.Load()
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the index is garbage right after; collecting meanwhile would double the time
 	d, err := heapdump.Take()
@@ -130,20 +131,31 @@ func withDump(o Options, f func(x *explainer)) (err error) {
 	}()
 	x := &explainer{d: d, names: o.Names, types: symbols.LoadTypes(), search: heapdump.NewSearch(d, classes)}
 	x.search.Postpone, x.search.PostponeTo = x.scheduler(), runtimeRoots
-	x.collectRoots()
 	f(x)
 	return nil
 }
 
-func (x *explainer) explain(targets []Target) []Path {
-	objects := make([]int, len(targets))
-	var found []int
-	for k, t := range targets {
-		if objects[k] = x.d.Find(t.Addr); objects[k] >= 0 {
-			found = append(found, objects[k])
+// locate finds the targets' objects; -1 for one that was released. An object that is alive after the dump was so during it, at the same address.
+func (x *explainer) locate(targets []Target) (objects, found []int) {
+	for _, t := range targets {
+		i := -1
+		if t.Alive == nil || t.Alive() {
+			i = x.d.Find(t.Addr)
+		}
+		if objects = append(objects, i); i >= 0 {
+			found = append(found, i)
 		}
 	}
-	if x.search.Run(found, preciseClasses) > 0 {
+	return objects, found
+}
+
+func (x *explainer) explain(targets []Target) []Path {
+	objects, found := x.locate(targets)
+	if x.names == nil {
+		x.names = symbols.Load()
+	}
+	x.collectRoots()
+	if x.search.Run(found, excused) > 0 && x.search.Run(found, excused+1) > 0 {
 		for _, i := range found {
 			if !x.search.Found(i) {
 				x.fromCleanup(i)
@@ -154,7 +166,7 @@ func (x *explainer) explain(targets []Target) []Path {
 	paths := make([]Path, len(targets))
 	for k, t := range targets {
 		if objects[k] < 0 {
-			paths[k].Err = errors.New("it was released while the heap was dumped")
+			paths[k].Gone = true
 			continue
 		}
 		paths[k] = x.path(objects[k], t, objects)
@@ -201,6 +213,9 @@ func (x *explainer) path(i int, t Target, all []int) (p Path) {
 				p.On = append(p.On, j)
 			}
 		}
+	}
+	if p.Excused = x.roots[id].excused; p.Excused {
+		return p
 	}
 	slots := x.slots(objects)
 	first, rootStep := x.describe(x.roots[id])

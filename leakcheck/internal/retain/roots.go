@@ -18,11 +18,11 @@ const (
 	userRoots    = iota // the user's variables and frames
 	ownerless           // what is alive only because of a finalizer
 	runtimeRoots        // variables and frames of the runtime and of the testing package, the calling goroutine
+	excused             // what a test framework forgot to clear, and the frames of a test on its way out
 	userWords           // words of the user's frames that no stack map names: stack objects, deferred calls, dead slots
 	runtimeWords        // the same of other frames
 	callerWords         // the same of the calling goroutine
 	classes
-	preciseClasses = userWords
 )
 
 type root struct {
@@ -31,11 +31,14 @@ type root struct {
 	val   uint64
 	index int // frame, goroutine or finalizer
 	note  string
+
+	excused bool
 }
 
 // collectRoots lists what the garbage collector starts from.
 func (x *explainer) collectRoots() {
 	d := x.d
+	x.popped()
 	x.caller = slices.IndexFunc(d.Goroutines, func(g heapdump.Goroutine) bool { return g.Wait == "dumping heap" })
 	for i := range d.Segments {
 		s := &d.Segments[i]
@@ -70,6 +73,7 @@ func (x *explainer) collectRoots() {
 }
 
 func (x *explainer) root(class int, r root) {
+	r.excused = class == excused
 	x.search.Root(class, len(x.roots), r.val)
 	x.roots = append(x.roots, r)
 }
@@ -89,6 +93,9 @@ func (x *explainer) frameRoots(i int) {
 	}
 	if f.Goroutine == x.caller {
 		precise, words = runtimeRoots, callerWords
+	}
+	if x.left(f) {
+		precise, words = excused, excused
 	}
 	isOwn := own(f.Func)
 	named := map[uint64]bool{}
@@ -123,6 +130,9 @@ func internalName(name string) bool {
 }
 
 func (x *explainer) internalVariable(a uint64) bool {
+	if x.names == nil {
+		return false
+	}
 	if v, ok := x.names.Global(a); ok {
 		return internalName(v.Name) || own(v.Name)
 	}
