@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"runtime/pprof"
 	"strconv"
 	"strings"
@@ -24,6 +23,7 @@ type goroutine struct {
 	leaked  bool    // the runtime's leak profile says that it can never run again
 	frames  []frame // innermost first, the runtime's own left out
 	creator frame
+	why     string // the evidence that it is a scope's whose label it lacks
 }
 
 type frame struct{ fn, file, line string }
@@ -57,12 +57,7 @@ func stacks() []goroutine {
 			}
 		}()
 	}
-	for size := 64 << 10; ; size *= 2 {
-		buf := make([]byte, size)
-		if n := runtime.Stack(buf, true); n < size {
-			return parseStacks(buf[:n])
-		}
-	}
+	return parseStacks(allStacks())
 }
 
 func parseStacks(text []byte) []goroutine {
@@ -131,15 +126,21 @@ func (s *Scope) leftovers(waited time.Duration) error {
 	setLabels(nil)
 	defer setLabels(old)
 	certain := leakProfile()
+	left := s.kin.left(s)
+	for _, g := range stacks() {
+		if marked(g.labels) && strings.Contains(g.labels, s.mark) && !processWide(g.String()) {
+			left = append(left, g)
+		}
+	}
+	return s.report(left, certain, fmt.Sprintf("still running %s after the end", round(waited)))
+}
+
+// report describes goroutines, alike ones together.
+func (s *Scope) report(left []goroutine, certain bool, state string) error {
 	groups := map[string][]goroutine{}
 	var order []string
-	total := 0
-	for _, g := range stacks() {
-		if !strings.Contains(g.labels, `"`+labelKey+`"`) || !strings.Contains(g.labels, s.mark) || processWide(fmt.Sprint(g.frames)) {
-			continue
-		}
-		total++
-		key := fmt.Sprint(g.state, g.frames, g.creator)
+	for _, g := range left {
+		key := fmt.Sprint(g.state, g.frames, g.creator, g.why)
 		if groups[key] == nil {
 			order = append(order, key)
 		}
@@ -147,14 +148,34 @@ func (s *Scope) leftovers(waited time.Duration) error {
 	}
 	var fs []Finding
 	for _, key := range order {
+		g := groups[key][0]
 		f := finding(groups[key])
-		f.Text = fmt.Sprintf("%s: %d of %d goroutine(s) still running %s after the end: %s", s.name, len(groups[key]), total, round(waited), f.Text)
+		f.Text = fmt.Sprintf("%s: %d of %d goroutine(s) %s: %s", s.name, len(groups[key]), len(left), state, f.Text)
 		if f.Note == "" && certain {
 			f.Note = "the goroutine leak profile does not call it certain: something that is still reachable could wake it"
+		}
+		if g.why != "" {
+			f.Note = strings.TrimSuffix("it lacks the scope's label (replaced, or a timer, a cleanup or an older goroutine started it); attributed "+g.why+"\n"+f.Note, "\n")
 		}
 		fs = append(fs, f)
 	}
 	return newError(fs, s.cfg.allow)
+}
+
+// certainLeaks asks the runtime's goroutine leak profile, where there is one, for goroutines that no other evidence has shown: new ones that
+// nothing can ever wake, while nothing else ran.
+func (s *Scope) certainLeaks() error {
+	if !s.kin.judgeable(s) || !leakProfile() {
+		return nil
+	}
+	var left []goroutine
+	for _, g := range stacks() {
+		if g.leaked && s.kin.new(g.id) && (!marked(g.labels) || strings.Contains(g.labels, s.mark)) {
+			g.why = "because nothing else ran meanwhile"
+			left = append(left, g)
+		}
+	}
+	return s.report(left, true, "can never run again")
 }
 
 var plumbing = regexp.MustCompile(`^(internal/|sync\.|sync/|time\.|syscall\.|net\.|os\.|io\.|bufio\.|context\.|reflect\.|crypto/tls\.|golang\.org/x/sys/)`)

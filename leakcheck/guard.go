@@ -72,8 +72,9 @@ func (g *Guarded) check(ctx context.Context) error {
 		}
 	}
 	rest = append(rest, Released(ctx, g.refs...))
+	defer g.scope.kin.over(g.scope)
 	if gone {
-		return errors.Join(rest...)
+		return errors.Join(append([]error{g.scope.certainLeaks()}, rest...)...)
 	}
 	return errors.Join(append([]error{g.scope.leftovers(waited)}, rest...)...)
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 )
 
@@ -19,11 +18,14 @@ var lastScope atomic.Int64
 // Scope tells the goroutines of one fixture from everybody else's. A goroutine belongs to it when it was started, at any depth, by code that
 // ran in [Scope.Do]: goroutines inherit their creator's pprof labels. So it is right while other tests run in parallel.
 //
-// What does not inherit: functions that a timer, a finalizer or C calls, and work handed to goroutines that were there before.
+// Goroutines whose labels were replaced are followed by who created them, and functions that a timer, a cleanup or an older goroutine started
+// belong to it when nothing else ran meanwhile. What it cannot see: work handed to goroutines that were there before.
 type Scope struct {
 	name string
 	mark string // "/17/"
 	cfg  config
+	kin  kin
+	met  atomic.Bool // another scope was open at the same time
 }
 
 // NewScope makes a scope; name is for its messages.
@@ -43,65 +45,11 @@ func (s *Scope) enter() (leave func()) {
 	kept, outer := labelsAt(old)
 	ctx := pprof.WithLabels(context.Background(), pprof.Labels(append(kept, labelKey, strings.TrimSuffix(outer, "/")+s.mark)...))
 	pprof.SetGoroutineLabels(ctx)
-	return func() { setLabels(old) }
-}
-
-// Gone waits until no goroutine of the scope is left (but the caller), and returns nil; otherwise a [*Error] with one finding per group of
-// alike goroutines: what each waits for, since when, its stack and who started it.
-func (s *Scope) Gone(ctx context.Context) error {
-	if gone, waited := s.wait(ctx); !gone {
-		return s.leftovers(waited)
+	close := s.kin.open(s, outer)
+	return func() {
+		close()
+		setLabels(old)
 	}
-	return nil
-}
-
-// wait waits until no goroutine of the scope runs, the patience is spent, or the context ends.
-func (s *Scope) wait(ctx context.Context) (gone bool, waited time.Duration) {
-	start, pause := time.Now(), 50*time.Microsecond
-	for s.running() > 0 {
-		if time.Since(start) >= s.cfg.patience || ctx.Err() != nil {
-			return false, time.Since(start)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, 20*time.Millisecond)
-	}
-	return true, time.Since(start)
-}
-
-// running counts the goroutines that carry the scope's mark, without the caller.
-func (s *Scope) running() (n int) {
-	old := getLabels()
-	setLabels(nil)
-	defer setLabels(old)
-	var text strings.Builder
-	pprof.Lookup("goroutine").WriteTo(&text, 1) //nolint:errcheck // a strings.Builder takes everything
-	// "goroutine profile: total 9\n3 @ 0x… 0x…\n# labels: {"leakcheck":"/3/17/"}\n#\t0x…\tfunc+0x…\tfile:line\n…\n\n1 @ …"
-	for record := range strings.SplitSeq(text.String(), "\n\n") {
-		head, labels, ok := strings.Cut(record, "\n# labels: ")
-		if !ok {
-			continue
-		}
-		labels, stack, _ := strings.Cut(labels, "\n")
-		if !strings.Contains(labels, `"`+labelKey+`":"`) || !strings.Contains(labels, s.mark) || processWide(stack) ||
-			allowed(Finding{Signature: stack}, s.cfg.allow) {
-			continue
-		}
-		count, _, _ := strings.Cut(head[strings.LastIndexByte(head, '\n')+1:], " @")
-		k, err := strconv.Atoi(count)
-		if err != nil {
-			k = 1 // a format that is not known still shows one
-		}
-		n += k
-	}
-	return n
-}
-
-// processWide recognises the goroutines that the standard library starts once and for all, at the first use.
-func processWide(stack string) bool {
-	return strings.Contains(stack, "os/signal.signal_recv") || strings.Contains(stack, "os/signal.loop") || strings.Contains(stack, "runtime.ensureSigM")
 }
 
 // The labels of the calling goroutine. runtime/pprof can set them, but neither read nor restore them; these two names are kept stable for
