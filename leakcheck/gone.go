@@ -62,8 +62,10 @@ func collectGarbage() {
 // pendingCleanups reports whether functions of collected objects have yet to run.
 func pendingCleanups() bool {
 	s := []metrics.Sample{
-		{Name: "/gc/finalizers/queued:finalizers"}, {Name: "/gc/finalizers/executed:finalizers"},
-		{Name: "/gc/cleanups/queued:cleanups"}, {Name: "/gc/cleanups/executed:cleanups"},
+		{Name: "/gc/finalizers/queued:finalizers"},
+		{Name: "/gc/finalizers/executed:finalizers"},
+		{Name: "/gc/cleanups/queued:cleanups"},
+		{Name: "/gc/cleanups/executed:cleanups"},
 	}
 	metrics.Read(s)
 	for i := 0; i < len(s); i += 2 {
