@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/engine/internal/cpurunner"
 	"github.com/enginetest/enginetest/engine/internal/cudarunner"
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/checkpoint"
@@ -56,14 +57,14 @@ func newRunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error)
 
 func (c *core) onCPU(ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error) {
 	c.cfg.Device = "cpu"
-	o := modelrunner.Options{
+	o := cpurunner.Options{
 		Threads: c.cfg.Threads, BlockSize: c.cfg.BlockSize, MaxModelLen: c.cfg.MaxModelLen, MaxNumBatchedTokens: c.cfg.MaxNumBatchedTokens, Ledger: c.ledger,
 	}
 	if c.cfg.TensorParallel > 1 {
-		return modelrunner.NewCPUGroup(ckpt, c.cfg.TensorParallel, o, c.faults.hooks)
+		return cpurunner.NewGroup(ckpt, c.cfg.TensorParallel, o, c.faults.hooks)
 	}
 	o.Hooks = c.faults.hooks(0)
-	return modelrunner.NewCPU(ckpt, o)
+	return cpurunner.New(ckpt, o)
 }
 
 // gpus finds the configured GPUs; none is the CPU. "" takes the first ones if there are enough that the kernels run on.

@@ -130,7 +130,7 @@ func TestFaultsInShutdown(t *testing.T) {
 				assert.ErrorIs(t, err, context.DeadlineExceeded)
 			}
 			err = e.Shutdown(t.Context())
-			assert.ErrorContains(t, err, "modelrunner: releasing kv_cache (8.0 MiB): ")
+			assert.ErrorContains(t, err, "cpurunner: releasing kv_cache (8.0 MiB): ")
 			assert.ErrorContains(t, err, "engine: injected fault at shutdown")
 			var leak *LeakError
 			require.ErrorAs(t, err, &leak)

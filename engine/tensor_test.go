@@ -138,7 +138,7 @@ func TestOneDeviceKeepsSomething(t *testing.T) {
 	require.ErrorAs(t, err, &leak)
 	require.Len(t, leak.Holdings, 1)
 	assert.Equal(t, "cpu:1", leak.Holdings[0].Device)
-	assert.ErrorContains(t, err, "rank 1 (cpu:1): modelrunner: releasing workspace")
+	assert.ErrorContains(t, err, "rank 1 (cpu:1): cpurunner: releasing workspace")
 	assert.Regexp(t, `given back \(cpu:0 (\S+ \S+) of .*, cpu:1 .* of .*\)`, e.ShutdownReport().String())
 	require.NoError(t, runner.Close(), "a second attempt takes it")
 	assert.Empty(t, c.ledger.Holdings())

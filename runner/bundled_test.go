@@ -123,7 +123,7 @@ func TestTwoDevices(t *testing.T) {
 	cfg.Core, cfg.Faults = engine.InProcess, []engine.Fault{{Point: engine.FaultShutdown, Action: engine.ActError, Rank: 1}}
 	fake := &faketb.T{TestName: "TestKeeps"}
 	err := runner.New(fake, cfg).Stop().Err()
-	require.ErrorContains(t, err, "rank 1 (cpu:1): modelrunner: releasing kv_cache")
+	require.ErrorContains(t, err, "rank 1 (cpu:1): cpurunner: releasing kv_cache")
 	require.ErrorContains(t, err, "kv_cache     cpu:1 (mapped)")
 	require.NotContains(t, err.Error(), "cpu:0 (", "the other one gave everything back")
 }

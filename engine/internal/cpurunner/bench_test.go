@@ -1,4 +1,4 @@
-package modelrunner
+package cpurunner
 
 import (
 	"bytes"
@@ -27,7 +27,7 @@ import (
 var shape110M = checkpoint.Config{HiddenSize: 768, IntermediateSize: 2048, NumLayers: 12, NumHeads: 12, VocabSize: 32000}
 
 func BenchmarkDecode110M(b *testing.B) {
-	eachSetup(b, func(b *testing.B, r *CPU, weights int64, bandwidth float64) {
+	eachSetup(b, func(b *testing.B, r *Runner, weights int64, bandwidth float64) {
 		b.Helper()
 		d := newDriver(b, r)
 		s := d.add(make([]int32, 64), greedy)
@@ -48,7 +48,7 @@ func BenchmarkDecode110M(b *testing.B) {
 }
 
 func BenchmarkPrefill110M(b *testing.B) {
-	eachSetup(b, func(b *testing.B, r *CPU, _ int64, _ float64) {
+	eachSetup(b, func(b *testing.B, r *Runner, _ int64, _ float64) {
 		b.Helper()
 		d := newDriver(b, r)
 		s := d.add(make([]int32, 128), greedy)
@@ -66,7 +66,7 @@ func BenchmarkCycle(b *testing.B) {
 	for b.Loop() {
 		ckpt, err := checkpoint.Open(tiny)
 		require.NoError(b, err)
-		r, err := NewCPU(ckpt, Options{})
+		r, err := New(ckpt, Options{})
 		require.NoError(b, err)
 		require.NoError(b, r.AllocateKV(1024))
 		d := newDriver(b, r)
@@ -95,7 +95,7 @@ func BenchmarkDecodeTiny(b *testing.B) {
 	}
 }
 
-func eachSetup(b *testing.B, run func(b *testing.B, r *CPU, weights int64, bandwidth float64)) {
+func eachSetup(b *testing.B, run func(b *testing.B, r *Runner, weights int64, bandwidth float64)) {
 	b.Helper()
 	for _, t := range []checkpoint.DType{checkpoint.F32, checkpoint.BF16} {
 		dir := writeRandom(b, shape110M, t)
@@ -109,7 +109,7 @@ func eachSetup(b *testing.B, run func(b *testing.B, r *CPU, weights int64, bandw
 }
 
 // passBytes is the size of the matrices that one decode step reads.
-func passBytes(r *CPU) int64 {
+func passBytes(r *Runner) int64 {
 	n := r.lmHead.Bytes()
 	for _, l := range r.layers {
 		for _, m := range []linear{l.q, l.k, l.v, l.o, l.gate, l.up, l.down} {

@@ -1,8 +1,9 @@
-package modelrunner
+package cpurunner
 
 import (
 	"errors"
 	"fmt"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"math"
 	"slices"
 
@@ -21,32 +22,22 @@ type Options struct {
 	MaxNumBatchedTokens int            // tokens in a step; 0 is 2048
 	Ledger              *ledger.Ledger // nil is a new one, without stacks
 	Capacity            int64          // bytes of device memory; 0 is the machine's, of which each rank of a Group has its share
-	Hooks               Hooks
+	Hooks               modelrunner.Hooks
 
-	shard Shard
-	link  *meeting // with the other ranks; nil when there are none
+	shard modelrunner.Shard
+	link  *link // with the other ranks; nil when there are none
 }
 
-// Hooks are called before what they are named for; an error of theirs is its error. nil hooks are not called. A hook may panic: the runner
-// can still be closed.
-type Hooks struct {
-	Load     func() error                          // the weights are bound
-	Allocate func(owner string, bytes int64) error // device memory is allocated
-	Forward  func() error                          // a step's forward pass
-	Sample   func() error                          // a step's rows are sampled; not in a step that samples none
-	Release  func(owner string, bytes int64) error // a part is released in Close; an error leaves it where it is
-}
-
-// CPU is the runner of the CPU device: activations and KV cache are float32, weights stay as they are in the checkpoint's files.
-type CPU struct {
+// Runner is the runner of the CPU device: activations and KV cache are float32, weights stay as they are in the checkpoint's files.
+type Runner struct {
 	*model
-	share   Share
+	share   modelrunner.Share
 	options Options
 	alloc   *cpu.Allocator
 	pool    *cpu.Pool
-	parts   Parts
+	parts   modelrunner.Parts
 	files   *files // the checkpoint; nil while it is closed
-	source  Source
+	source  modelrunner.Source
 
 	rope     ropeTable
 	work     workspace
@@ -57,26 +48,26 @@ type CPU struct {
 }
 
 var (
-	_ Runner       = (*CPU)(nil)
-	_ SleepingRank = (*CPU)(nil)
+	_ modelrunner.Runner       = (*Runner)(nil)
+	_ modelrunner.SleepingRank = (*Runner)(nil)
 )
 
-// NewCPU makes a runner of an open checkpoint, which is the runner's from then on: it is closed with it, and when NewCPU fails. Every tensor of
+// New makes a runner of an open checkpoint, which is the runner's from then on: it is closed with it, and when New fails. Every tensor of
 // the architecture is found and checked (*checkpoint.Error) before any memory is taken.
 //
 // In the ledger: weights (the mapped files, and norms and biases widened to float32), rope, workspace; kv_cache after AllocateKV.
-func NewCPU(ckpt *checkpoint.Checkpoint, o Options) (_ *CPU, err error) {
-	share, err := Split(ckpt.Config, o.shard)
+func New(ckpt *checkpoint.Checkpoint, o Options) (_ *Runner, err error) {
+	share, err := modelrunner.Split(ckpt.Config, o.shard)
 	if err != nil {
 		return nil, errors.Join(err, ckpt.Close())
 	}
 	o.BlockSize = orDefault(o.BlockSize, 16)
 	o.MaxModelLen = orDefault(o.MaxModelLen, ckpt.Config.MaxPositions)
 	o.MaxNumBatchedTokens = orDefault(o.MaxNumBatchedTokens, 2048)
-	r := &CPU{share: share, options: o, alloc: cpu.NewAllocator(cpu.AllocatorConfig{
+	r := &Runner{share: share, options: o, alloc: cpu.NewAllocator(cpu.AllocatorConfig{
 		Index: o.Index, Ledger: o.Ledger, Capacity: o.Capacity, Before: o.Hooks.Allocate,
 	})}
-	r.parts = Parts{Package: "modelrunner", Hooks: &r.options.Hooks}
+	r.parts = modelrunner.Parts{Package: "cpurunner", Hooks: &r.options.Hooks}
 	opened := false
 	defer func() { // after a panic too
 		if !opened {
@@ -90,10 +81,10 @@ func NewCPU(ckpt *checkpoint.Checkpoint, o Options) (_ *CPU, err error) {
 	return r, nil
 }
 
-func (r *CPU) open(ckpt *checkpoint.Checkpoint) error {
+func (r *Runner) open(ckpt *checkpoint.Checkpoint) error {
 	r.adopt(ckpt)
 	var err error
-	if r.source, err = SourceOf(ckpt); err != nil {
+	if r.source, err = modelrunner.SourceOf(ckpt); err != nil {
 		return err
 	}
 	if err := r.load(); err != nil {
@@ -107,8 +98,8 @@ func (r *CPU) open(ckpt *checkpoint.Checkpoint) error {
 }
 
 // load binds the weights of the open checkpoint, and allocates everything but the KV cache.
-func (r *CPU) load() error {
-	if err := call(r.options.Hooks.Load); err != nil {
+func (r *Runner) load() error {
+	if err := modelrunner.Call(r.options.Hooks.Load); err != nil {
 		return err
 	}
 	m, b := bind(r.files.ckpt, r.share)
@@ -133,25 +124,18 @@ func orDefault(n, def int) int {
 	return n
 }
 
-func call(hook func() error) error {
-	if hook == nil {
-		return nil
-	}
-	return hook()
-}
-
 // floats takes so many float32 for an owner until Close.
-func (r *CPU) floats(owner string, n int) ([]float32, error) {
+func (r *Runner) floats(owner string, n int) ([]float32, error) {
 	b, err := r.alloc.Alloc(owner, 4*int64(n))
 	if err != nil {
 		return nil, err
 	}
-	r.parts.Add(Part{Owner: owner, Bytes: 4 * int64(n), Release: b.Free})
+	r.parts.Add(modelrunner.Part{Owner: owner, Bytes: 4 * int64(n), Release: b.Free})
 	return b.Float32s(), nil
 }
 
 // takeMemory allocates everything but the KV cache. Pages that no step touches cost nothing.
-func (r *CPU) takeMemory(vectors []vector) error {
+func (r *Runner) takeMemory(vectors []vector) error {
 	n := 0
 	for _, v := range vectors {
 		n += v.src.Shape[0]
@@ -174,16 +158,16 @@ func (r *CPU) takeMemory(vectors []vector) error {
 	return nil
 }
 
-// KVBytesPerBlock implements [Runner].
-func (r *CPU) KVBytesPerBlock() int64 {
+// KVBytesPerBlock implements [modelrunner.Runner].
+func (r *Runner) KVBytesPerBlock() int64 {
 	return 4 * 2 * int64(r.NumLayers) * int64(r.options.BlockSize) * int64(r.NumKVHeads) * int64(r.HeadDim)
 }
 
-// Device implements [Rank].
-func (r *CPU) Device() string { return r.alloc.Device() }
+// Device implements [modelrunner.Rank].
+func (r *Runner) Device() string { return r.alloc.Device() }
 
-// FreeMemory implements [Runner]. Devices of a Group share the machine's memory out.
-func (r *CPU) FreeMemory() (free, total int64, err error) {
+// FreeMemory implements [modelrunner.Runner]. Devices of a Group share the machine's memory out.
+func (r *Runner) FreeMemory() (free, total int64, err error) {
 	free, total, err = r.alloc.Memory()
 	if r.options.Capacity == 0 {
 		free, total = free/int64(r.share.Size), total/int64(r.share.Size)
@@ -193,13 +177,13 @@ func (r *CPU) FreeMemory() (free, total int64, err error) {
 
 const kvOwner = "kv_cache"
 
-// AllocateKV implements [Runner].
-func (r *CPU) AllocateKV(blocks int) error {
+// AllocateKV implements [modelrunner.Runner].
+func (r *Runner) AllocateKV(blocks int) error {
 	if r.kv != nil {
-		return fmt.Errorf("modelrunner: AllocateKV(%d): the runner has its %d KV blocks already", blocks, r.blocks)
+		return fmt.Errorf("cpurunner: AllocateKV(%d): the runner has its %d KV blocks already", blocks, r.blocks)
 	}
 	if perBlock := r.KVBytesPerBlock(); blocks <= 0 || int64(blocks) > math.MaxInt32/int64(r.options.BlockSize) || int64(blocks) > math.MaxInt/perBlock {
-		return fmt.Errorf("modelrunner: AllocateKV(%d): want a number of blocks above 0 whose slots fit in an int32", blocks)
+		return fmt.Errorf("cpurunner: AllocateKV(%d): want a number of blocks above 0 whose slots fit in an int32", blocks)
 	}
 	if err := r.parts.Retry(); err != nil { // what Sleep could not release
 		return err
@@ -218,14 +202,14 @@ func (r *CPU) AllocateKV(blocks int) error {
 	return nil
 }
 
-// Holdings implements [Runner]. Other devices may share the ledger.
-func (r *CPU) Holdings() []ledger.Holding {
+// Holdings implements [modelrunner.Runner]. Other devices may share the ledger.
+func (r *Runner) Holdings() []ledger.Holding {
 	return slices.DeleteFunc(r.alloc.Ledger().Holdings(), func(h ledger.Holding) bool { return h.Device != r.alloc.Device() })
 }
 
-// Close implements [Runner]: it releases every part, the last acquired first, whatever fails. What would not go is in the error, stays in
+// Close implements [modelrunner.Runner]: it releases every part, the last acquired first, whatever fails. What would not go is in the error, stays in
 // the ledger, and is tried again by another Close.
-func (r *CPU) Close() error {
+func (r *Runner) Close() error {
 	err := r.parts.Release(nil)
 	r.kv, r.blocks, r.work, r.rope = nil, 0, workspace{}, ropeTable{}
 	if r.pool != nil {

@@ -1,9 +1,10 @@
-package modelrunner
+package cpurunner
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,7 +18,7 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-const tiny = "testdata/tiny-llama"
+const tiny = "../modelrunner/testdata/tiny-llama"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -47,10 +48,10 @@ func TestGoldensNotice(t *testing.T) {
 		{"tiny-llama", "another epsilon", func(c *checkpoint.Config) { c.RMSNormEps = 1e-3 }},
 	} {
 		t.Run(c.dir+"/"+c.fault, func(t *testing.T) {
-			dir := filepath.Join("testdata", c.dir)
+			dir := filepath.Join("../modelrunner/testdata", c.dir)
 			g, ckpt := readGolden(t, dir), openCheckpoint(t, dir)
 			c.plant(&ckpt.Config)
-			r, err := NewCPU(ckpt, Options{})
+			r, err := New(ckpt, Options{})
 			require.NoError(t, err)
 			defer r.Close()
 			require.NoError(t, r.AllocateKV(32))
@@ -90,7 +91,7 @@ func TestTensorsAreChecked(t *testing.T) {
 						tensors = append(tensors, x)
 					}
 					l := ledger.New(false)
-					_, err := NewCPU(openCheckpoint(t, write(t, dir, tensors)), Options{Ledger: l})
+					_, err := New(openCheckpoint(t, write(t, dir, tensors)), Options{Ledger: l})
 					var e *checkpoint.Error
 					require.ErrorAs(t, err, &e, "%s %s", name, fault)
 					require.Equal(t, name, e.Tensor)
@@ -115,7 +116,7 @@ func write(t *testing.T, dir string, tensors []checkpoint.Tensor) string {
 
 func TestOwners(t *testing.T) {
 	l := ledger.New(true)
-	r, err := NewCPU(openCheckpoint(t, tiny), Options{Ledger: l, MaxModelLen: 100, MaxNumBatchedTokens: 10})
+	r, err := New(openCheckpoint(t, tiny), Options{Ledger: l, MaxModelLen: 100, MaxNumBatchedTokens: 10})
 	require.NoError(t, err)
 	require.NoError(t, r.AllocateKV(7))
 	info, err := os.Stat(tiny + "/model.safetensors")
@@ -132,7 +133,7 @@ func TestOwners(t *testing.T) {
 		kinds[h.Kind]++
 		require.Equal(t, "cpu:0", h.Device)
 		require.NotZero(t, h.Addr)
-		require.Contains(t, fmt.Sprint(h.Stack), "modelrunner")
+		require.Contains(t, fmt.Sprint(h.Stack), "cpurunner")
 	}
 	require.Equal(t, map[string]int{"file": 1, "mapped": 4}, kinds)
 
@@ -140,7 +141,7 @@ func TestOwners(t *testing.T) {
 	require.NoError(t, r.Close())
 	require.Empty(t, r.Holdings())
 	require.NoError(t, r.Close(), "a second Close has nothing to do")
-	_, err = r.Execute(&Batch{})
+	_, err = r.Execute(&modelrunner.Batch{})
 	require.ErrorContains(t, err, "no KV cache")
 }
 
@@ -166,7 +167,7 @@ func TestConstructionFails(t *testing.T) {
 				if point == "load" {
 					o.Hooks.Load = strike
 				}
-				var r *CPU
+				var r *Runner
 				var err error
 				func() {
 					defer func() {
@@ -174,7 +175,7 @@ func TestConstructionFails(t *testing.T) {
 							err, _ = v.(error)
 						}
 					}()
-					if r, err = NewCPU(openCheckpoint(t, tiny), o); err == nil {
+					if r, err = New(openCheckpoint(t, tiny), o); err == nil {
 						err = r.AllocateKV(3)
 					}
 				}()
@@ -191,7 +192,7 @@ func TestConstructionFails(t *testing.T) {
 
 func TestOutOfMemory(t *testing.T) {
 	o := Options{Ledger: ledger.New(false), Capacity: 1 << 20, MaxNumBatchedTokens: 64}
-	r, err := NewCPU(openCheckpoint(t, tiny), o)
+	r, err := New(openCheckpoint(t, tiny), o)
 	require.NoError(t, err)
 	defer r.Close()
 	var oom *cpu.OutOfMemory
@@ -210,10 +211,10 @@ func TestReleaseFails(t *testing.T) {
 		}
 		return nil
 	}
-	r, err := NewCPU(openCheckpoint(t, tiny), o)
+	r, err := New(openCheckpoint(t, tiny), o)
 	require.NoError(t, err)
 	require.NoError(t, r.AllocateKV(3))
-	require.EqualError(t, r.Close(), "modelrunner: releasing rope (64.0 KiB): injected")
+	require.EqualError(t, r.Close(), "cpurunner: releasing rope (64.0 KiB): injected")
 	require.Len(t, r.Holdings(), 1)
 	require.Equal(t, "rope", r.Holdings()[0].Owner)
 	stuck = false
@@ -230,7 +231,7 @@ func TestReleasePanics(t *testing.T) {
 		}
 		return nil
 	}
-	r, err := NewCPU(openCheckpoint(t, tiny), o)
+	r, err := New(openCheckpoint(t, tiny), o)
 	require.NoError(t, err)
 	require.Regexp(t, `^modelrunner: releasing workspace \(.* MiB\): panic: injected$`, r.Close())
 	require.Len(t, r.Holdings(), 1)
@@ -243,7 +244,7 @@ func TestReleasePanics(t *testing.T) {
 func TestStepHooks(t *testing.T) {
 	var hook func() error
 	passes := map[string]int{}
-	o := Options{Hooks: Hooks{
+	o := Options{Hooks: modelrunner.Hooks{
 		Forward: func() error { passes["forward"]++; return hook() },
 		Sample:  func() error { passes["sample"]++; return hook() },
 	}}
@@ -318,33 +319,33 @@ func TestSeedsIgnoreBatchMates(t *testing.T) {
 
 func TestBadBatches(t *testing.T) {
 	r := open(t, tiny, Options{MaxNumBatchedTokens: 20, MaxModelLen: 40}, 4)
-	good := func() *Batch {
-		return &Batch{
+	good := func() *modelrunner.Batch {
+		return &modelrunner.Batch{
 			Tokens: []int32{1, 2, 3}, Positions: []int32{0, 1, 16}, Slots: []int32{0, 1, 32},
-			Seqs: []Seq{{Start: 0, Len: 2, Context: 2, Blocks: []int32{0}}, {Start: 2, Len: 1, Context: 17, Blocks: []int32{1, 2}}},
+			Seqs: []modelrunner.Seq{{Start: 0, Len: 2, Context: 2, Blocks: []int32{0}}, {Start: 2, Len: 1, Context: 17, Blocks: []int32{1, 2}}},
 		}
 	}
 	_, err := r.Execute(good())
 	require.NoError(t, err)
-	for want, spoil := range map[string]func(b *Batch){
-		"token 512 in row 1, the vocabulary has 512":                                    func(b *Batch) { b.Tokens[1] = 512 },
-		"token -1 in row 0":                                                             func(b *Batch) { b.Tokens[0] = -1 },
-		"position 40 in row 2, the longest sequence is 40 (MaxModelLen)":                func(b *Batch) { b.Positions[2] = 40 },
-		"slot 64 in row 1, the KV cache has 64":                                         func(b *Batch) { b.Slots[1] = 64 },
-		"slot -1 in row 1":                                                              func(b *Batch) { b.Slots[1] = -1 },
-		"3 tokens, 2 positions, 3 slots":                                                func(b *Batch) { b.Positions = b.Positions[:2] },
-		"sequence 1: block 4, the KV cache has 4":                                       func(b *Batch) { b.Seqs[1].Blocks[1] = 4 },
-		"sequence 1: last position 16, context 17, 1 blocks of 16, 0 prompt targets":    func(b *Batch) { b.Seqs[1].Blocks = b.Seqs[1].Blocks[:1] },
-		"sequence 1: last position 16, context 18, 2 blocks":                            func(b *Batch) { b.Seqs[1].Context++ },
-		"sequence 0: last position 1, context 2, 1 blocks of 16, 3 prompt targets in 2": func(b *Batch) { b.Seqs[0].Targets = []int32{1, 2, 3} },
-		"sequence 1 has rows [1, 2) of 3, want them to begin at 2":                      func(b *Batch) { b.Seqs[1].Start = 1 },
-		"3 tokens, the sequences have 2":                                                func(b *Batch) { b.Seqs = b.Seqs[:1] },
-		"21 tokens, room for 20 (MaxNumBatchedTokens)":                                  func(b *Batch) { b.Tokens = make([]int32, 21) },
+	for want, spoil := range map[string]func(b *modelrunner.Batch){
+		"token 512 in row 1, the vocabulary has 512":                                    func(b *modelrunner.Batch) { b.Tokens[1] = 512 },
+		"token -1 in row 0":                                                             func(b *modelrunner.Batch) { b.Tokens[0] = -1 },
+		"position 40 in row 2, the longest sequence is 40 (MaxModelLen)":                func(b *modelrunner.Batch) { b.Positions[2] = 40 },
+		"slot 64 in row 1, the KV cache has 64":                                         func(b *modelrunner.Batch) { b.Slots[1] = 64 },
+		"slot -1 in row 1":                                                              func(b *modelrunner.Batch) { b.Slots[1] = -1 },
+		"3 tokens, 2 positions, 3 slots":                                                func(b *modelrunner.Batch) { b.Positions = b.Positions[:2] },
+		"sequence 1: block 4, the KV cache has 4":                                       func(b *modelrunner.Batch) { b.Seqs[1].Blocks[1] = 4 },
+		"sequence 1: last position 16, context 17, 1 blocks of 16, 0 prompt targets":    func(b *modelrunner.Batch) { b.Seqs[1].Blocks = b.Seqs[1].Blocks[:1] },
+		"sequence 1: last position 16, context 18, 2 blocks":                            func(b *modelrunner.Batch) { b.Seqs[1].Context++ },
+		"sequence 0: last position 1, context 2, 1 blocks of 16, 3 prompt targets in 2": func(b *modelrunner.Batch) { b.Seqs[0].Targets = []int32{1, 2, 3} },
+		"sequence 1 has rows [1, 2) of 3, want them to begin at 2":                      func(b *modelrunner.Batch) { b.Seqs[1].Start = 1 },
+		"3 tokens, the sequences have 2":                                                func(b *modelrunner.Batch) { b.Seqs = b.Seqs[:1] },
+		"21 tokens, room for 20 (MaxNumBatchedTokens)":                                  func(b *modelrunner.Batch) { b.Tokens = make([]int32, 21) },
 	} {
 		b := good()
 		spoil(b)
 		_, err := r.Execute(b)
-		require.ErrorContains(t, err, "modelrunner: bad batch: "+want)
+		require.ErrorContains(t, err, "cpurunner: bad batch: "+want)
 	}
 }
 
@@ -358,7 +359,7 @@ func TestThreadsAgree(t *testing.T) {
 
 // TestMisalignedFile: a writer that does not align its data gives the same numbers.
 func TestMisalignedFile(t *testing.T) {
-	dir := "testdata/qwen3-tied"
+	dir := "../modelrunner/testdata/qwen3-tied"
 	data, err := os.ReadFile(dir + "/model.safetensors")
 	require.NoError(t, err)
 	header := data[8 : 8+int(data[0])+int(data[1])<<8]

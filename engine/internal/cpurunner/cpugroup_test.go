@@ -1,8 +1,9 @@
-package modelrunner
+package cpurunner
 
 import (
 	"errors"
 	"fmt"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -17,24 +18,33 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var errBoom = errors.New("boom")
+
+// sleeper is a runner that can also sleep and copy KV blocks.
+type sleeper interface {
+	modelrunner.Runner
+	modelrunner.Sleeper
+	modelrunner.KVCopier
+}
+
 // openGroup makes ranks of a checkpoint with so many KV blocks each; the test's end closes them and checks that the ledger is empty.
-func openGroup(tb testing.TB, dir string, ranks int, o Options, hooks func(int) Hooks, blocks int) *sleepingGroup {
+func openGroup(tb testing.TB, dir string, ranks int, o Options, hooks func(int) modelrunner.Hooks, blocks int) sleeper {
 	tb.Helper()
 	ckpt, err := checkpoint.Open(dir)
 	require.NoError(tb, err)
 	if hooks == nil {
-		hooks = func(int) Hooks { return Hooks{} }
+		hooks = func(int) modelrunner.Hooks { return modelrunner.Hooks{} }
 	}
 	l := ledger.New(true)
 	o.Ledger = l
-	g, err := NewCPUGroup(ckpt, ranks, o, hooks)
+	g, err := NewGroup(ckpt, ranks, o, hooks)
 	require.NoError(tb, err)
 	tb.Cleanup(func() {
 		require.NoError(tb, g.Close())
 		require.Empty(tb, l.Holdings())
 	})
 	require.NoError(tb, g.AllocateKV(blocks))
-	return g.(*sleepingGroup)
+	return g.(sleeper)
 }
 
 // sizesOf are the numbers of ranks, above one, that can share a checkpoint.
@@ -43,7 +53,7 @@ func sizesOf(tb testing.TB, dir string) (sizes []int) {
 	ckpt := openCheckpoint(tb, dir)
 	defer ckpt.Close()
 	for n := 2; n <= ckpt.Config.NumHeads; n++ {
-		if _, err := Split(ckpt.Config, Shard{Size: n}); err == nil {
+		if _, err := modelrunner.Split(ckpt.Config, modelrunner.Shard{Size: n}); err == nil {
 			sizes = append(sizes, n)
 		}
 	}
@@ -133,14 +143,14 @@ func TestGroupShapes(t *testing.T) {
 
 // TestGroupNoticesALeftOutSum: the comparisons above fail when one rank's part of one sum, or of the logits, is missing.
 func TestGroupNoticesALeftOutSum(t *testing.T) {
-	dir := "testdata/tiny-llama"
+	dir := "../modelrunner/testdata/tiny-llama"
 	p := readGolden(t, dir).Prompts[4]
 	zeros := func(w *cpu.Matrix) { w.Data = make([]byte, len(w.Data)) }
-	for name, plant := range map[string]func(r *CPU){
-		"nothing":             func(*CPU) {},
-		"o of the last layer": func(r *CPU) { zeros(&r.layers[3].o.w) },
-		"down of the first":   func(r *CPU) { zeros(&r.layers[0].down.w) },
-		"its half of lm_head": func(r *CPU) { zeros(&r.lmHead) },
+	for name, plant := range map[string]func(r *Runner){
+		"nothing":             func(*Runner) {},
+		"o of the last layer": func(r *Runner) { zeros(&r.layers[3].o.w) },
+		"down of the first":   func(r *Runner) { zeros(&r.layers[0].down.w) },
+		"its half of lm_head": func(r *Runner) { zeros(&r.lmHead) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := openGroup(t, dir, 2, Options{}, nil, 8)
@@ -190,8 +200,8 @@ func TestGroupLedger(t *testing.T) {
 
 func TestGroupIsRefused(t *testing.T) {
 	l := ledger.New(false)
-	_, err := NewCPUGroup(openCheckpoint(t, tiny), 3, Options{Ledger: l}, nil)
-	var e *SplitError
+	_, err := NewGroup(openCheckpoint(t, tiny), 3, Options{Ledger: l}, nil)
+	var e *modelrunner.SplitError
 	require.ErrorAs(t, err, &e)
 	require.EqualError(t, err, "modelrunner: 3 devices cannot share the model: num_attention_heads is 4 (possible: 1, 2 or 4)")
 	require.Zero(t, l.Peak())
@@ -209,7 +219,7 @@ func TestGroupConstructionFails(t *testing.T) {
 						}
 						return errBoom
 					}
-					hooks := func(rank int) (h Hooks) {
+					hooks := func(rank int) (h modelrunner.Hooks) {
 						h.Allocate = func(owner string, _ int64) error {
 							if owner == point && rank == bad {
 								return strike()
@@ -222,7 +232,7 @@ func TestGroupConstructionFails(t *testing.T) {
 						return h
 					}
 					l := ledger.New(false)
-					r, err := NewCPUGroup(openCheckpoint(t, tiny), 2, Options{Ledger: l}, hooks)
+					r, err := NewGroup(openCheckpoint(t, tiny), 2, Options{Ledger: l}, hooks)
 					if err == nil {
 						before := l.Bytes()
 						err = r.AllocateKV(3)
@@ -241,15 +251,15 @@ func TestGroupConstructionFails(t *testing.T) {
 // TestGroupReleaseFails: a rank that does not give a part back is named; the other one's is gone, and another Close works.
 func TestGroupReleaseFails(t *testing.T) {
 	stuck := true
-	r := openGroup(t, tiny, 2, Options{}, func(rank int) Hooks {
-		return Hooks{Release: func(owner string, _ int64) error {
+	r := openGroup(t, tiny, 2, Options{}, func(rank int) modelrunner.Hooks {
+		return modelrunner.Hooks{Release: func(owner string, _ int64) error {
 			if rank == 1 && owner == "rope" && stuck {
 				return errBoom
 			}
 			return nil
 		}}
 	}, 3)
-	require.EqualError(t, r.Close(), "rank 1 (cpu:1): modelrunner: releasing rope (64.0 KiB): boom")
+	require.EqualError(t, r.Close(), "rank 1 (cpu:1): cpurunner: releasing rope (64.0 KiB): boom")
 	require.Len(t, r.Holdings(), 1)
 	require.Equal(t, "cpu:1", r.Holdings()[0].Device)
 	stuck = false
@@ -260,11 +270,11 @@ func TestGroupReleaseFails(t *testing.T) {
 func TestGroupStepHooks(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		hook := map[string]func() error{}
-		r := openGroup(t, tiny, n, Options{}, func(rank int) Hooks {
+		r := openGroup(t, tiny, n, Options{}, func(rank int) modelrunner.Hooks {
 			pass := func(point string) func() error {
-				return func() error { return call(hook[fmt.Sprint(point, rank)]) }
+				return func() error { return modelrunner.Call(hook[fmt.Sprint(point, rank)]) }
 			}
-			return Hooks{Forward: pass("forward"), Sample: pass("sample")}
+			return modelrunner.Hooks{Forward: pass("forward"), Sample: pass("sample")}
 		}, 8)
 		p := readGolden(t, tiny).Prompts[3]
 		points := []string{"sample0"}
@@ -284,7 +294,7 @@ func TestGroupStepHooks(t *testing.T) {
 				}
 				_, err := r.Execute(b)
 				require.ErrorIs(t, err, errBoom)
-				require.NotErrorIs(t, err, ErrBroken)
+				require.NotErrorIs(t, err, modelrunner.ErrAborted)
 				require.ErrorContains(t, err, fmt.Sprintf("rank %c (cpu:%[1]c): ", point[len(point)-1]))
 				hook[point] = func() error { time.Sleep(time.Millisecond); return nil }
 				res, err := r.Execute(b)
@@ -313,8 +323,8 @@ func TestGroupSleeps(t *testing.T) {
 						}
 						return nil
 					}
-					r := openGroup(t, tiny, 2, Options{}, func(rank int) Hooks {
-						return Hooks{
+					r := openGroup(t, tiny, 2, Options{}, func(rank int) modelrunner.Hooks {
+						return modelrunner.Hooks{
 							Load:     func() error { return strike(fmt.Sprint("load", rank)) },
 							Allocate: func(owner string, _ int64) error { return strike(fmt.Sprint(owner, rank)) },
 						}
@@ -384,5 +394,5 @@ func TestGroupMovesKV(t *testing.T) {
 		d.run(64, 8)
 		require.NotEqual(t, want, s.Output)
 	}
-	require.ErrorContains(t, r.ReadKV(8, data), "rank 0 (cpu:0): modelrunner: copy of KV block 8")
+	require.ErrorContains(t, r.ReadKV(8, data), "rank 0 (cpu:0): cpurunner: copy of KV block 8")
 }

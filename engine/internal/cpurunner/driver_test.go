@@ -1,7 +1,8 @@
-package modelrunner
+package cpurunner
 
 import (
 	"errors"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"math/rand/v2"
 	"testing"
 
@@ -13,12 +14,12 @@ import (
 )
 
 // open makes a runner of a testdata checkpoint with so many KV blocks; the test's end closes it and checks that its ledger is empty.
-func open(tb testing.TB, dir string, o Options, blocks int) *CPU {
+func open(tb testing.TB, dir string, o Options, blocks int) *Runner {
 	tb.Helper()
 	ckpt, err := checkpoint.Open(dir)
 	require.NoError(tb, err)
 	o.Ledger = ledger.New(true)
-	r, err := NewCPU(ckpt, o)
+	r, err := New(ckpt, o)
 	require.NoError(tb, err)
 	tb.Cleanup(func() {
 		require.NoError(tb, r.Close())
@@ -31,8 +32,8 @@ func open(tb testing.TB, dir string, o Options, blocks int) *CPU {
 // driver is the least engine: it holds sequences, gives them blocks in a random order, and batches them.
 type driver struct {
 	t    testing.TB
-	r    Runner
-	cpus []*CPU // its ranks
+	r    modelrunner.Runner
+	cpus []*Runner // its ranks
 	free []int32
 	seqs []*sequence
 }
@@ -46,7 +47,7 @@ type sequence struct {
 	prompt         [][]sample.Logprob
 }
 
-func newDriver(tb testing.TB, r Runner) *driver {
+func newDriver(tb testing.TB, r modelrunner.Runner) *driver {
 	tb.Helper()
 	d := &driver{t: tb, r: r, cpus: cpusOf(r)}
 	for _, b := range rand.New(rand.NewPCG(1, 2)).Perm(d.cpus[0].blocks) {
@@ -55,14 +56,14 @@ func newDriver(tb testing.TB, r Runner) *driver {
 	return d
 }
 
-func cpusOf(r Runner) (list []*CPU) {
-	if g, ok := r.(*sleepingGroup); ok {
-		for _, rank := range g.ranks {
-			list = append(list, rank.(*CPU))
+func cpusOf(r modelrunner.Runner) (list []*Runner) {
+	if g, ok := r.(interface{ Ranks() []modelrunner.Rank }); ok {
+		for _, rank := range g.Ranks() {
+			list = append(list, rank.(*Runner))
 		}
 		return list
 	}
-	return []*CPU{r.(*CPU)}
+	return []*Runner{r.(*Runner)}
 }
 
 func (d *driver) add(prompt []int32, p sample.Params) *sequence {
@@ -72,13 +73,13 @@ func (d *driver) add(prompt []int32, p sample.Params) *sequence {
 }
 
 // batch schedules up to chunk rows of every sequence.
-func (d *driver) batch(chunk int) (*Batch, []*sequence) {
-	b := &Batch{}
+func (d *driver) batch(chunk int) (*modelrunner.Batch, []*sequence) {
+	b := &modelrunner.Batch{}
 	size := d.cpus[0].options.BlockSize
 	for _, s := range d.seqs {
 		total := len(s.Prompt) + len(s.Output)
 		n := min(chunk, total-s.computed, d.cpus[0].work.tokens-len(b.Tokens))
-		seq := Seq{Start: len(b.Tokens), Len: n, Context: s.computed + n, PromptLogprobs: s.promptLogprobs}
+		seq := modelrunner.Seq{Start: len(b.Tokens), Len: n, Context: s.computed + n, PromptLogprobs: s.promptLogprobs}
 		for len(s.blocks)*size < seq.Context {
 			require.NotEmpty(d.t, d.free, "the test's KV cache is too small")
 			s.blocks, d.free = append(s.blocks, d.free[0]), d.free[1:]
@@ -140,7 +141,7 @@ func (d *driver) logits(prompt []int32, chunk int) []float32 {
 	s := d.add(prompt, sample.Params{})
 	for s.computed < len(prompt) {
 		b, _ := d.batch(chunk)
-		require.NoError(d.t, d.each(func(r *CPU) error {
+		require.NoError(d.t, d.each(func(r *Runner) error {
 			if err := errors.Join(r.check(b), r.forward(b)); err != nil {
 				return err
 			}
@@ -162,16 +163,16 @@ func (d *driver) logits(prompt []int32, chunk int) []float32 {
 }
 
 // each does something on all ranks at once.
-func (d *driver) each(do func(r *CPU) error) error {
-	if g, ok := d.r.(*sleepingGroup); ok {
-		g.link.Mend()
-		return g.each(func(i int) error { return do(d.cpus[i]) })
+func (d *driver) each(do func(r *Runner) error) error {
+	if len(d.cpus) > 1 {
+		d.cpus[0].options.link.Reset()
+		return eachRank(len(d.cpus), func(i int) error { return do(d.cpus[i]) })
 	}
 	return do(d.cpus[0])
 }
 
 // answer is what the runner makes of a prompt, greedily.
-func answer(tb testing.TB, r Runner) []int32 {
+func answer(tb testing.TB, r modelrunner.Runner) []int32 {
 	tb.Helper()
 	d := newDriver(tb, r)
 	s := d.add([]int32{206, 5, 7, 9}, sample.Params{TopP: 1, TypicalP: 1, RepetitionPenalty: 1, Logprobs: -1})

@@ -1,19 +1,20 @@
-package modelrunner
+package cpurunner
 
 import (
 	"fmt"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"math"
 
 	"github.com/enginetest/enginetest/engine/internal/cpu"
 	"github.com/enginetest/enginetest/engine/internal/sample"
 )
 
-// Execute implements [Runner].
-func (r *CPU) Execute(b *Batch) ([]SeqResult, error) {
+// Execute implements [modelrunner.Runner].
+func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) {
 	if err := r.check(b); err != nil {
-		return nil, fmt.Errorf("modelrunner: bad batch: %w", err)
+		return nil, fmt.Errorf("cpurunner: bad batch: %w", err)
 	}
-	if err := call(r.options.Hooks.Forward); err != nil {
+	if err := modelrunner.Call(r.options.Hooks.Forward); err != nil {
 		return nil, err
 	}
 	if err := r.forward(b); err != nil {
@@ -22,8 +23,8 @@ func (r *CPU) Execute(b *Batch) ([]SeqResult, error) {
 	return r.results(b)
 }
 
-// forward runs the decoder over a batch and leaves its residual stream in work.x, the same on every rank. The error is [ErrBroken].
-func (r *CPU) forward(b *Batch) error {
+// forward runs the decoder over a batch and leaves its residual stream in work.x, the same on every rank. The error is [modelrunner.ErrAborted].
+func (r *Runner) forward(b *modelrunner.Batch) error {
 	p, w, n, eps := r.pool, &r.work, len(b.Tokens), float32(r.RMSNormEps)
 	x, h := w.x[:n*r.HiddenSize], w.h[:n*r.HiddenSize]
 	q, k := w.q[:n*r.NumHeads*r.HeadDim], w.k[:n*r.NumKVHeads*r.HeadDim]
@@ -63,7 +64,7 @@ func (r *CPU) forward(b *Batch) error {
 }
 
 // sum multiplies by a matrix of which every rank has some columns, and adds up what that gives on all of them.
-func (r *CPU) sum(turn int, dst, x []float32, n int, l linear) error {
+func (r *Runner) sum(turn int, dst, x []float32, n int, l linear) error {
 	if r.options.link == nil {
 		cpu.MatMul(r.pool, dst, x, n, l.w, l.bias)
 		return nil
@@ -74,7 +75,7 @@ func (r *CPU) sum(turn int, dst, x []float32, n int, l linear) error {
 }
 
 // attention lists the batch's sequences as the kernel wants them, and readies the rope table for their positions.
-func (r *CPU) attention(b *Batch) []cpu.AttnSeq {
+func (r *Runner) attention(b *modelrunner.Batch) []cpu.AttnSeq {
 	seqs := make([]cpu.AttnSeq, len(b.Seqs))
 	for i, s := range b.Seqs {
 		seqs[i] = cpu.AttnSeq{Start: s.Start, Len: s.Len, Context: s.Context, Blocks: s.Blocks}
@@ -84,7 +85,7 @@ func (r *CPU) attention(b *Batch) []cpu.AttnSeq {
 }
 
 // project gives the logits [len(rows), VocabSize] of some rows of the residual stream, at most logitRows; on the first rank only.
-func (r *CPU) project(rows []int) ([]float32, error) {
+func (r *Runner) project(rows []int) ([]float32, error) {
 	d, n, width := r.HiddenSize, len(rows), r.VocabSize
 	if !r.share.First() {
 		width = r.share.Vocab.Len()
@@ -111,8 +112,8 @@ func (r *CPU) project(rows []int) ([]float32, error) {
 }
 
 // results computes the logits of the rows that somebody asks for, and what is asked of them.
-func (r *CPU) results(b *Batch) ([]SeqResult, error) {
-	out := make([]SeqResult, len(b.Seqs))
+func (r *Runner) results(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) {
+	out := make([]modelrunner.SeqResult, len(b.Seqs))
 	var rows []int
 	var read []func(s *sample.Sampler, logits []float32) // what to do with each row
 	for i := range b.Seqs {
@@ -135,7 +136,7 @@ func (r *CPU) results(b *Batch) ([]SeqResult, error) {
 		return out, nil
 	}
 	if r.share.First() {
-		if err := call(r.options.Hooks.Sample); err != nil {
+		if err := modelrunner.Call(r.options.Hooks.Sample); err != nil {
 			return nil, err
 		}
 	}
@@ -162,12 +163,12 @@ func (r *CPU) results(b *Batch) ([]SeqResult, error) {
 }
 
 // check refuses a batch that would read or write where it must not: a fault of the scheduler's, not of a request.
-func (r *CPU) check(b *Batch) error {
+func (r *Runner) check(b *modelrunner.Batch) error {
 	switch {
 	case r.work.x == nil && r.parts.Len() > 0:
 		return fmt.Errorf("the weights are asleep: WakeWeights comes before Execute")
 	case r.kv == nil:
 		return fmt.Errorf("there is no KV cache: AllocateKV comes before, Close after Execute")
 	}
-	return b.Check(Limits{Tokens: r.work.tokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks, BlockSize: r.options.BlockSize})
+	return b.Check(modelrunner.Limits{Tokens: r.work.tokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks, BlockSize: r.options.BlockSize})
 }

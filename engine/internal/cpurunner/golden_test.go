@@ -1,4 +1,4 @@
-package modelrunner
+package cpurunner
 
 import (
 	"encoding/binary"
@@ -90,7 +90,7 @@ var greedy = sample.Params{Logprobs: 5}
 // weights widened to float32, as this runner computes.
 func checkpoints(tb testing.TB) []string {
 	tb.Helper()
-	dirs, err := filepath.Glob("testdata/*/golden.json")
+	dirs, err := filepath.Glob("../modelrunner/testdata/*/golden.json")
 	require.NoError(tb, err)
 	require.NotEmpty(tb, dirs)
 	for i := range dirs {
@@ -157,7 +157,7 @@ func TestGreedy(t *testing.T) {
 }
 
 func TestHiddenStates(t *testing.T) {
-	dir := "testdata/tiny-llama"
+	dir := "../modelrunner/testdata/tiny-llama"
 	g := readGolden(t, dir)
 	want := g.tensor(t, "p4.hidden")
 	d := newDriver(t, open(t, dir, Options{}, 8))
@@ -181,7 +181,7 @@ func TestHiddenStates(t *testing.T) {
 
 // TestProcessors generates greedily with Hugging Face's processors and stops.
 func TestProcessors(t *testing.T) {
-	dir := "testdata/tiny-llama"
+	dir := "../modelrunner/testdata/tiny-llama"
 	g := readGolden(t, dir)
 	r := open(t, dir, Options{}, 32)
 	for _, c := range g.Processors {
@@ -205,7 +205,7 @@ func TestProcessors(t *testing.T) {
 
 // TestPromptLogprobs: of every prompt token but the first, however the prompt is cut, from the same logits that the golden file has.
 func TestPromptLogprobs(t *testing.T) {
-	dir := "testdata/tiny-llama"
+	dir := "../modelrunner/testdata/tiny-llama"
 	g := readGolden(t, dir)
 	r := open(t, dir, Options{MaxNumBatchedTokens: 100}, 32)
 	for i, p := range g.Prompts {

@@ -1,14 +1,15 @@
-package modelrunner
+package cpurunner
 
 import (
 	"math"
 
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
 // workspace is the activations of one step and the logits of some of its rows. Every slice is a matrix with a row a token.
 type workspace struct {
-	share  *Share
+	share  *modelrunner.Share
 	tokens int
 
 	x, h    []float32 // [tokens, HiddenSize] the residual stream, and what a block reads or adds

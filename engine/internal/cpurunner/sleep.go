@@ -1,7 +1,8 @@
-package modelrunner
+package cpurunner
 
 import (
 	"errors"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"
 	"github.com/enginetest/enginetest/ledger"
@@ -10,31 +11,31 @@ import (
 // hostDevice is where the ledger has what is kept while the runner sleeps.
 const hostDevice = "host"
 
-// Sleep implements [Sleeper]. On this device the weights are the mapped files of the checkpoint. Kept on the host, they stay mapped: the ledger
+// Sleep implements [modelrunner.Sleeper]. On this device the weights are the mapped files of the checkpoint. Kept on the host, they stay mapped: the ledger
 // moves them from the device to "host", nothing is copied, and replacing or removing the files does not matter. Not kept, they are unmapped.
-func (r *CPU) Sleep(keep bool) error { return errors.Join(r.FreeKV(), r.FreeWeights(keep)) }
+func (r *Runner) Sleep(keep bool) error { return errors.Join(r.FreeKV(), r.FreeWeights(keep)) }
 
-// FreeKV implements [SleepingRank].
-func (r *CPU) FreeKV() error {
+// FreeKV implements [modelrunner.SleepingRank].
+func (r *Runner) FreeKV() error {
 	r.kv, r.blocks = nil, 0
-	return r.parts.Release(func(p Part) bool { return p.Owner == kvOwner })
+	return r.parts.Release(func(p modelrunner.Part) bool { return p.Owner == kvOwner })
 }
 
-// FreeWeights implements [SleepingRank].
-func (r *CPU) FreeWeights(keep bool) error {
+// FreeWeights implements [modelrunner.SleepingRank].
+func (r *Runner) FreeWeights(keep bool) error {
 	if r.model != nil {
 		r.model = &model{Config: r.share.Config} // no way into memory that is gone
 	}
 	r.work, r.rope = workspace{}, ropeTable{}
-	err := r.parts.Release(func(p Part) bool { return p.Owner != kvOwner && (p.Stays == 0 || !keep) })
+	err := r.parts.Release(func(p modelrunner.Part) bool { return p.Owner != kvOwner && (p.Stays == 0 || !keep) })
 	if keep && r.files != nil {
 		r.files.enter(r.alloc.Ledger(), hostDevice)
 	}
 	return err
 }
 
-// WakeWeights implements [Sleeper]. Files that Sleep did not keep are opened again; a *checkpoint.Error when they are not what they were.
-func (r *CPU) WakeWeights() (err error) {
+// WakeWeights implements [modelrunner.Sleeper]. Files that Sleep did not keep are opened again; a *checkpoint.Error when they are not what they were.
+func (r *Runner) WakeWeights() (err error) {
 	if r.work.x != nil {
 		return nil
 	}
@@ -70,9 +71,9 @@ type files struct {
 }
 
 // adopt makes a checkpoint the runner's.
-func (r *CPU) adopt(ckpt *checkpoint.Checkpoint) {
+func (r *Runner) adopt(ckpt *checkpoint.Checkpoint) {
 	f := &files{ckpt: ckpt}
-	p := Part{Owner: "weights", Stays: 1}
+	p := modelrunner.Part{Owner: "weights", Stays: 1}
 	for _, m := range ckpt.Mappings() {
 		p.Bytes += m.Bytes
 	}

@@ -1,8 +1,9 @@
-package modelrunner_test
+package cpurunner_test
 
 import (
 	"testing"
 
+	"github.com/enginetest/enginetest/engine/internal/cpurunner"
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/engine/internal/modelrunner/runnertest"
 	"github.com/enginetest/enginetest/internal/checkpoint"
@@ -12,12 +13,12 @@ import (
 
 // onCPU is the CPU runner: kept weights are the checkpoint's mapped files.
 var onCPU = runnertest.Device{
-	Package: "modelrunner", Dir: "testdata", Owners: []string{"weights", "rope", "workspace"},
+	Package: "cpurunner", Dir: "../modelrunner/testdata", Owners: []string{"weights", "rope", "workspace"},
 	Open: func(t *testing.T, dir string, hooks modelrunner.Hooks) (runnertest.Runner, *ledger.Ledger) {
 		ckpt, err := checkpoint.Open(dir)
 		require.NoError(t, err)
 		l := ledger.New(true)
-		r, err := modelrunner.NewCPU(ckpt, modelrunner.Options{Ledger: l, Hooks: hooks, MaxNumBatchedTokens: 64})
+		r, err := cpurunner.New(ckpt, cpurunner.Options{Ledger: l, Hooks: hooks, MaxNumBatchedTokens: 64})
 		require.NoError(t, err)
 		t.Cleanup(func() {
 			require.NoError(t, r.Close())

@@ -1,7 +1,8 @@
-package modelrunner
+package cpurunner
 
 import (
 	"fmt"
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
 	"github.com/enginetest/enginetest/engine/internal/cpu"
 	"github.com/enginetest/enginetest/internal/checkpoint"
@@ -36,7 +37,7 @@ func (l linear) into(dst []float32) cpu.Linear { return cpu.Linear{Dst: dst, W: 
 // binder finds an architecture's tensors in a checkpoint. It keeps the first error and goes on, so that its callers read like the model.
 type binder struct {
 	from    *checkpoint.Checkpoint
-	share   Share
+	share   modelrunner.Share
 	vectors []vector
 	others  map[string]int64 // by file: the bytes of its tensors that only other ranks have
 	err     error
@@ -50,17 +51,17 @@ type vector struct {
 
 // cut is the part of a dimension that a rank has.
 type cut struct {
-	Range
+	modelrunner.Range
 	of int
 }
 
-func whole(n int) cut { return cut{Range{0, n}, n} }
+func whole(n int) cut { return cut{modelrunner.Range{Lo: 0, Hi: n}, n} }
 
 // times is the cut of heads of so many elements.
-func (c cut) times(n int) cut { return cut{Range{c.Lo * n, c.Hi * n}, c.of * n} }
+func (c cut) times(n int) cut { return cut{modelrunner.Range{Lo: c.Lo * n, Hi: c.Hi * n}, c.of * n} }
 
 // bind finds and checks every tensor of the model. Norms and biases get their memory later, in widen.
-func bind(ckpt *checkpoint.Checkpoint, share Share) (*model, *binder) {
+func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share) (*model, *binder) {
 	c := ckpt.Config
 	b := &binder{from: ckpt, share: share, others: map[string]int64{}}
 	m := &model{Config: share.Config, layers: make([]layer, c.NumLayers)}
@@ -72,7 +73,7 @@ func bind(ckpt *checkpoint.Checkpoint, share Share) (*model, *binder) {
 	if vocab := (cut{share.Vocab, c.VocabSize}); !c.TieEmbeddings {
 		m.lmHead = b.matrix("lm_head.weight", vocab, whole(c.HiddenSize))
 	} else if b.err == nil {
-		m.lmHead = part(m.embed, vocab.Range, Range{0, c.HiddenSize})
+		m.lmHead = part(m.embed, vocab.Range, modelrunner.Range{Lo: 0, Hi: c.HiddenSize})
 	}
 	return m, b
 }
@@ -129,7 +130,7 @@ func (b *binder) matrix(name string, rows, cols cut) cpu.Matrix {
 }
 
 // part views some rows and columns of a matrix.
-func part(w cpu.Matrix, rows, cols Range) cpu.Matrix {
+func part(w cpu.Matrix, rows, cols modelrunner.Range) cpu.Matrix {
 	at := (rows.Lo*w.Cols + cols.Lo) * w.Type.Size()
 	end := ((rows.Hi-1)*w.Cols + cols.Hi) * w.Type.Size()
 	return cpu.Matrix{Data: w.Data[at:end], Type: w.Type, Rows: rows.Len(), Cols: cols.Len(), Stride: w.Cols}

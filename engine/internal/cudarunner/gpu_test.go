@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/engine/internal/cpurunner"
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/engine/internal/sample"
 	"github.com/enginetest/enginetest/fixtures"
@@ -52,11 +53,11 @@ func openGPU(tb testing.TB, dir string, o Options, blocks int) *Runner {
 	return r
 }
 
-func openCPU(tb testing.TB, dir string, o modelrunner.Options, blocks int) modelrunner.Runner {
+func openCPU(tb testing.TB, dir string, o cpurunner.Options, blocks int) modelrunner.Runner {
 	tb.Helper()
 	ckpt, err := checkpoint.Open(dir)
 	require.NoError(tb, err)
-	r, err := modelrunner.NewCPU(ckpt, o)
+	r, err := cpurunner.New(ckpt, o)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, r.Close()) })
 	require.NoError(tb, r.AllocateKV(blocks))
@@ -267,7 +268,7 @@ func TestAgainstCPU(t *testing.T) {
 	for _, m := range models {
 		t.Run(m.name, func(t *testing.T) {
 			const blocks, size = 128, 16
-			c := openCPU(t, m.dir, modelrunner.Options{}, blocks)
+			c := openCPU(t, m.dir, cpurunner.Options{}, blocks)
 			g := openGPU(t, m.dir, Options{}, blocks)
 			vocab := g.VocabSize
 			all := sample.Params{Logprobs: vocab}
@@ -330,7 +331,7 @@ func TestFast(t *testing.T) {
 		t.Run(s.why, func(t *testing.T) {
 			dir := fixtures.Checkpoint(t, s.Spec)
 			const blocks = 128
-			c := openCPU(t, dir, modelrunner.Options{}, blocks)
+			c := openCPU(t, dir, cpurunner.Options{}, blocks)
 			g := openGPU(t, dir, Options{Fast: true}, blocks)
 			for _, chunk := range []int{1000, 1, 7, 50} {
 				d := newDriver(t, 16, blocks, 2048)
@@ -376,7 +377,7 @@ func TestBatchSizes(t *testing.T) {
 func TestLongContext(t *testing.T) {
 	dir := fixtures.Checkpoint(t, fixtures.Spec{MaxPositions: 4096, Heads: 4, KVHeads: 1})
 	const blocks = 260
-	c := openCPU(t, dir, modelrunner.Options{}, blocks)
+	c := openCPU(t, dir, cpurunner.Options{}, blocks)
 	g := openGPU(t, dir, Options{}, blocks)
 	room := g.work.tokens
 	for _, n := range []int{63, 64, 65, 500, 3000} {
@@ -394,7 +395,7 @@ func TestLongContext(t *testing.T) {
 func TestHostSampling(t *testing.T) {
 	dir := fixtures.Bundled()
 	const blocks = 64
-	c := openCPU(t, dir, modelrunner.Options{}, blocks)
+	c := openCPU(t, dir, cpurunner.Options{}, blocks)
 	g := openGPU(t, dir, Options{}, blocks)
 	params := []sample.Params{
 		{Logprobs: -1},

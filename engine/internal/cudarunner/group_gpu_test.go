@@ -235,11 +235,11 @@ func rankFails(t *testing.T, devices []cuda.Device, how AllReduce) {
 		}
 		require.ErrorIs(t, err, errPlanted)
 		require.ErrorContains(t, err, fmt.Sprintf("rank %d (cuda:%s): planted", rank, devices[rank].UUID))
-		require.NotErrorIs(t, err, modelrunner.ErrBroken, "who waited is not named")
+		require.NotErrorIs(t, err, modelrunner.ErrAborted, "who waited is not named")
 		t.Logf("rank %d failed: the step ended after %s", rank, took)
 		_, err = g.Execute(oneStep())
 		if how == NCCL {
-			require.ErrorIs(t, err, modelrunner.ErrBroken, "what was aborted stays so")
+			require.ErrorIs(t, err, modelrunner.ErrAborted, "what was aborted stays so")
 		} else {
 			require.NoError(t, err, "mended")
 		}

@@ -154,7 +154,7 @@ func (m *groupMeasurement) reduce(floats int) (time.Duration, error) {
 				return err
 			})
 			if errs[i] != nil {
-				m.link.Break()
+				m.link.Abort()
 			}
 		})
 	}

@@ -188,7 +188,7 @@ func TestGroupHalfBuilt(t *testing.T) {
 				require.Equal(t, 1, rank.Rank, "the first one is not to blame")
 			}
 			require.ErrorContains(t, err, "rank 1 (cuda:"+vs[1].UUID+"): ")
-			require.NotErrorIs(t, err, modelrunner.ErrBroken, "the rank that only waited is not named")
+			require.NotErrorIs(t, err, modelrunner.ErrAborted, "the rank that only waited is not named")
 			if _, isNCCL := errors.AsType[*NCCLError](err); !isNCCL {
 				require.ErrorIs(t, err, cuda.Code(c.code), "%s %d", c.call, nth)
 			} else {
@@ -250,9 +250,9 @@ func TestGroupNCCLAborts(t *testing.T) {
 		require.Less(t, time.Since(began), closeTimeout/6)
 		launches = s.Calls("cuGraphLaunch") // the other rank's may have been one
 		_, err = g.Execute(oneStep())
-		require.ErrorIs(t, err, modelrunner.ErrBroken)
+		require.ErrorIs(t, err, modelrunner.ErrAborted)
 		require.ErrorContains(t, err, "NCCL's communicators were aborted; a new group is needed")
-		require.ErrorIs(t, threeSteps(g), modelrunner.ErrBroken)
+		require.ErrorIs(t, threeSteps(g), modelrunner.ErrAborted)
 		require.Equal(t, launches, s.Calls("cuGraphLaunch"))
 		require.NoError(t, g.Close())
 		require.Equal(t, aborts+2, s.Calls("ncclCommAbort"))

@@ -239,7 +239,7 @@ func (o *communicator) take() uintptr {
 // usable is an error after an abort: graphs captured with the communicators would give wrong sums.
 func (c *communicators) usable() error {
 	if c != nil && c.aborted.Load() {
-		return fmt.Errorf("%w: NCCL's communicators were aborted; a new group is needed", modelrunner.ErrBroken)
+		return fmt.Errorf("%w: NCCL's communicators were aborted; a new group is needed", modelrunner.ErrAborted)
 	}
 	return nil
 }

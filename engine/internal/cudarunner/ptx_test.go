@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/enginetest/enginetest/cuda"
-	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/cpurunner"
 	"github.com/enginetest/enginetest/engine/internal/sample"
 	"github.com/enginetest/enginetest/fixtures"
 )
@@ -32,7 +32,7 @@ func TestPTX(t *testing.T) {
 		t.Run(s.why, func(t *testing.T) {
 			dir := fixtures.Checkpoint(t, s.Spec)
 			const blocks = 128
-			c := openCPU(t, dir, modelrunner.Options{}, blocks)
+			c := openCPU(t, dir, cpurunner.Options{}, blocks)
 			g := openGPU(t, dir, Options{PTX: true, Fast: s.fast}, blocks)
 			for _, chunk := range []int{1000, 1, 7} {
 				d := newDriver(t, 16, blocks, 2048)

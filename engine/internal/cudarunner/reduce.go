@@ -144,8 +144,8 @@ func (r *Runner) logitsAt() cuda.DevicePtr {
 	return w.ptr(w.logits) + cuda.DevicePtr(4*r.share.Vocab.Lo)
 }
 
-// Break implements [modelrunner.Link].
-func (l *link) Break() {
+// Abort implements [modelrunner.Link].
+func (l *link) Abort() {
 	l.broken.Store(true)
 	for _, r := range l.runners {
 		if r != nil && r.mailbox != nil {
@@ -157,8 +157,8 @@ func (l *link) Break() {
 	}
 }
 
-// Mend implements [modelrunner.Link]: after a broken step the ranks may have come differently far. What NCCL aborted stays so.
-func (l *link) Mend() {
+// Reset implements [modelrunner.Link]: after a broken step the ranks may have come differently far. What NCCL aborted stays so.
+func (l *link) Reset() {
 	if !l.broken.Load() {
 		return
 	}
@@ -198,7 +198,7 @@ func (r *Runner) settle(err *error) {
 	if *err == nil && v == nil {
 		return
 	}
-	l.Break()
+	l.Abort()
 	if r.worker.Err() == nil {
 		*err = errors.Join(*err, r.worker.Do(r.stream.Synchronize))
 	}
@@ -214,7 +214,7 @@ func (r *Runner) waited() error {
 		other := r.link.runners[state-stateWaited]
 		return &WaitError{Rank: other.share.Rank, Device: nameOf(other.options.Device), For: r.link.patience}
 	case state == stateBroken:
-		return modelrunner.ErrBroken
+		return modelrunner.ErrAborted
 	}
 	return nil
 }

@@ -28,16 +28,17 @@ type SleepingRank interface {
 	FreeWeights(keep bool) error
 }
 
-// Link is what the ranks of a Group exchange numbers over. Who waits in it for a rank that is not coming gets [ErrBroken].
+// Link is what the ranks of a Group exchange numbers over. A rank that waits in an aborted link gets
+// [ErrAborted].
 type Link interface {
-	// Mend readies it for a step. No rank is in one.
-	Mend()
-	// Break wakes all that wait in it, and lets nobody wait until Mend.
-	Break()
+	// Reset readies the link for a step. No rank may be waiting.
+	Reset()
+	// Abort wakes every rank that waits, and fails every wait until Reset.
+	Abort()
 }
 
-// ErrBroken is the error of a rank that waited for another one, which failed.
-var ErrBroken = errors.New("modelrunner: another rank failed")
+// ErrAborted is the error of a rank that waited for another one, which failed.
+var ErrAborted = errors.New("modelrunner: another rank failed")
 
 // RankError is what one rank of a Group failed of.
 type RankError struct {
@@ -144,7 +145,7 @@ func (g *Group) Busy() (names []string) {
 func joinCauses(errs []error) error {
 	var causes []error
 	for _, err := range errs {
-		if !errors.Is(err, ErrBroken) {
+		if !errors.Is(err, ErrAborted) {
 			causes = append(causes, err)
 		}
 	}
@@ -157,12 +158,12 @@ func joinCauses(errs []error) error {
 // Execute implements [Runner]. Each rank computes the same batch; the first one's results are the step's. A rank that fails wakes those that wait
 // for it.
 func (g *Group) Execute(b *Batch) (results []SeqResult, err error) {
-	g.link.Mend()
+	g.link.Reset()
 	err = g.each(func(i int) error {
 		whole := false
 		defer func() { // after a panic too
 			if !whole {
-				g.link.Break()
+				g.link.Abort()
 			}
 		}()
 		out, err := g.ranks[i].Execute(b)

@@ -4,11 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/enginetest/enginetest/engine/internal/cpu"
 	"github.com/enginetest/enginetest/ledger"
 	"github.com/stretchr/testify/require"
 )
@@ -73,15 +71,15 @@ func (f *fakeRank) take() []string {
 }
 
 // fakeGroup has ranks that meet once a step.
-func fakeGroup(t *testing.T, n int) (Runner, []*fakeRank, *meeting) {
+func fakeGroup(t *testing.T, n int) (Runner, []*fakeRank, *Barrier) {
 	t.Helper()
 	ranks, devices := make([]*fakeRank, n), make([]string, n)
 	for i := range devices {
 		devices[i] = fmt.Sprint("fake:", i)
 	}
-	m := newMeeting(n)
+	m := NewBarrier(n)
 	g, err := NewGroup(devices, m, func(s Shard) (Rank, error) {
-		r := &fakeRank{Shard: s, step: func() error { return m.wait(s.Rank) }, free: int64(10 - s.Rank), fails: map[string]error{}}
+		r := &fakeRank{Shard: s, step: func() error { return m.Wait(s.Rank) }, free: int64(10 - s.Rank), fails: map[string]error{}}
 		ranks[s.Rank] = r
 		return r, nil
 	})
@@ -104,7 +102,7 @@ func TestGroupStepFails(t *testing.T) {
 				require.ErrorAs(t, err, &rank)
 				require.Equal(t, bad, rank.Rank)
 				require.ErrorContains(t, err, fmt.Sprintf("rank %d (fake:%d): ", bad, bad))
-				require.NotErrorIs(t, err, ErrBroken)
+				require.NotErrorIs(t, err, ErrAborted)
 				delete(ranks[bad].fails, "Execute")
 				results, err := g.Execute(&Batch{})
 				require.NoError(t, err)
@@ -190,7 +188,7 @@ func TestGroupHalfBuilt(t *testing.T) {
 	for bad := range 3 {
 		for _, panics := range []bool{false, true} {
 			ranks := make([]*fakeRank, 3)
-			_, err := NewGroup([]string{"a", "b", "c"}, newMeeting(3), func(s Shard) (Rank, error) {
+			_, err := NewGroup([]string{"a", "b", "c"}, NewBarrier(3), func(s Shard) (Rank, error) {
 				if s.Rank == bad && panics {
 					panic(errBoom)
 				} else if s.Rank == bad {
@@ -212,7 +210,7 @@ func TestGroupHalfBuilt(t *testing.T) {
 
 // TestGroupCannotSleep when one of its ranks cannot.
 func TestGroupCannotSleep(t *testing.T) {
-	g, err := NewGroup([]string{"a", "b"}, newMeeting(2), func(s Shard) (Rank, error) {
+	g, err := NewGroup([]string{"a", "b"}, NewBarrier(2), func(s Shard) (Rank, error) {
 		r := &fakeRank{Shard: s}
 		if s.Rank == 1 {
 			return struct{ Rank }{r}, nil
@@ -242,7 +240,7 @@ func TestGroupCopiesKV(t *testing.T) {
 func TestGroupNamesWhoHangs(t *testing.T) {
 	g, ranks, m := fakeGroup(t, 3)
 	late := make(chan struct{})
-	ranks[1].step = func() error { <-late; return m.wait(1) }
+	ranks[1].step = func() error { <-late; return m.Wait(1) }
 	busy := g.(interface{ Busy() []string }).Busy
 	require.Empty(t, busy())
 	done := make(chan error)
@@ -252,64 +250,6 @@ func TestGroupNamesWhoHangs(t *testing.T) {
 	close(late)
 	require.NoError(t, <-done)
 	require.Empty(t, busy())
-}
-
-// TestMeeting: sums are the same bits on every rank, added in the order of the ranks, over many meetings without a pause.
-func TestMeeting(t *testing.T) {
-	const ranks, rounds, n = 3, 400, 8
-	m := newMeeting(ranks)
-	values := []float32{1e8, -1e8, 1} // (1e8 - 1e8) + 1 is 1; in another order it is 0
-	g := &Group{devices: make([]string, ranks), busy: make([]atomic.Bool, ranks)}
-	require.NoError(t, g.each(func(rank int) error {
-		pool, err := cpu.NewPool(1)
-		if err != nil {
-			return err
-		}
-		defer pool.Close()
-		sum, parts := make([]float32, n), [2][]float32{make([]float32, n), make([]float32, n)}
-		for round := range rounds {
-			part := parts[round%2]
-			for i := range part {
-				part[i] = values[rank] * float32(round+i)
-			}
-			if err := m.allReduce(rank, round%2, pool, sum, part); err != nil {
-				return err
-			}
-			for i := range sum {
-				if want := float32(round + i); sum[i] != want {
-					return fmt.Errorf("round %d: sum %v, want %v", round, sum[i], want)
-				}
-			}
-			if rank == round%ranks {
-				time.Sleep(time.Microsecond) // now and then somebody is late
-			}
-		}
-		return nil
-	}))
-}
-
-// TestMeetingGathers: the first rank sees all parts, and nobody changes them meanwhile.
-func TestMeetingGathers(t *testing.T) {
-	const ranks = 3
-	m := newMeeting(ranks)
-	g := &Group{devices: make([]string, ranks), busy: make([]atomic.Bool, ranks)}
-	require.NoError(t, g.each(func(rank int) (err error) {
-		part := []float32{0}
-		for round := range 200 {
-			part[0] = float32(round*10 + rank)
-			taken := m.gather(rank, part, func(parts [][]float32) {
-				for i, p := range parts {
-					if p[0] != float32(round*10+i) {
-						err = fmt.Errorf("round %d has %v of rank %d", round, p[0], i)
-					}
-				}
-			})
-			if err = errors.Join(err, taken); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
 }
 
 // threadedRank has a thread, as far as OnThread can tell.
