@@ -19,7 +19,7 @@ type testDevice struct {
 }
 
 var (
-	onCPU  = testDevice{config: "cpu", pkg: "modelrunner", opens: []string{"weights", "rope", "workspace", "kv_cache"}}
+	onCPU  = testDevice{config: "cpu", pkg: "cpurunner", opens: []string{"weights", "rope", "workspace", "kv_cache"}}
 	onCUDA = testDevice{config: "cuda", pkg: "cudarunner", opens: []string{"weights", "rope", "workspace", "staging", "kv_cache"}}
 )
 
