@@ -233,7 +233,7 @@ func TestReleasePanics(t *testing.T) {
 	}
 	r, err := New(openCheckpoint(t, tiny), o)
 	require.NoError(t, err)
-	require.Regexp(t, `^modelrunner: releasing workspace \(.* MiB\): panic: injected$`, r.Close())
+	require.Regexp(t, `^cpurunner: releasing workspace \(.* MiB\): panic: injected$`, r.Close())
 	require.Len(t, r.Holdings(), 1)
 	r.options.Hooks.Release = nil
 	require.NoError(t, r.Close())
