@@ -11,8 +11,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// A primary context belongs to the process, and so do these two lists: how many workers share each, and whose thread is whose. They hold
-// numbers and names, nothing that keeps an engine alive.
+// A primary context belongs to the process, and so do these two lists: how many workers share each,
+// and whose thread is whose. They hold numbers and names, nothing that keeps an engine alive.
 var (
 	process struct {
 		sync.Mutex
@@ -63,7 +63,8 @@ func (w *Worker) current() error {
 	return nil
 }
 
-// rememberDeath keeps the first error that ends the process's use of CUDA: what is refused later names it.
+// rememberDeath keeps the first error that ends the process's use of CUDA: what is refused later
+// names it.
 func (d *Driver) rememberDeath(worker string, err *Error) {
 	deaths.LoadOrStore(d.lib, &DeadProcessError{Worker: worker, First: err})
 }
@@ -85,10 +86,12 @@ func (d *Driver) whyNoContext(refusal error) error {
 
 func (w *Worker) key() contextKey { return contextKey{w.d.lib, w.dev.Ordinal} }
 
-// Close ends the worker: what is still live is freed before the context ends, because stream-ordered and VMM memory would outlive it; then
-// the primary context is released and, by the last worker on the device, reset (which also ends other libraries' use of it in this process),
-// and the driver is asked whether it is really gone. What had to be freed, or could not be, is a [LeakError]. When the thread does not come
-// back before ctx ends, a [HangError], and Close can be called again. Once closed, every call of Close returns the same error.
+// Close ends the worker: what is still live is freed before the context ends, because
+// stream-ordered and VMM memory would outlive it; then the primary context is released and, by the
+// last worker on the device, reset (which also ends other libraries' use of it in this process),
+// and the driver is asked whether it is really gone. What had to be freed, or could not be, is a
+// [LeakError]. When the thread does not come back before ctx ends, a [HangError], and Close can be
+// called again. Once closed, every call of Close returns the same error.
 func (w *Worker) Close(ctx context.Context) error {
 	if w.onThread() {
 		return &MisuseError{"Close", ErrWrongThread, w.name + " cannot be closed on its own thread: call Close outside Do"}
@@ -138,8 +141,9 @@ func (w *Worker) teardown() error {
 	return leak
 }
 
-// salvage frees what outlives a dead context from one made for it (measured: cuMemFree works on stream-ordered memory of an earlier context),
-// which is ended again. After most sticky errors the driver gives none, and it stays until the process ends.
+// salvage frees what outlives a dead context from one made for it (measured: cuMemFree works on
+// stream-ordered memory of an earlier context), which is ended again. After most sticky errors the
+// driver gives none, and it stays until the process ends.
 func (w *Worker) salvage(leak *LeakError) error {
 	if !slices.ContainsFunc(w.remaining(), func(r *resource) bool { return r.outlives }) {
 		return nil
@@ -152,7 +156,8 @@ func (w *Worker) salvage(leak *LeakError) error {
 	return w.endContext()
 }
 
-// end strikes r, found with this holding, out once the driver has it back; it is a leak unless its owner had freed it.
+// end strikes r, found with this holding, out once the driver has it back; it is a leak unless its
+// owner had freed it.
 func (r *resource) end(leak *LeakError, found ledger.Holding) {
 	if !r.freed.Swap(true) {
 		leak.Freed = append(leak.Freed, found)

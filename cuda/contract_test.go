@@ -353,7 +353,8 @@ func TestGraphs(t *testing.T) {
 	})
 }
 
-// A fill of memory that was freed before the graph was instantiated is refused; a copy of it is not, so this is no check to rely on.
+// A fill of memory that was freed before the graph was instantiated is refused; a copy of it is
+// not, so this is no check to rely on.
 func TestGraphOfFreedMemory(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		w := r.worker(t, 0)

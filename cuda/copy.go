@@ -2,9 +2,10 @@ package cuda
 
 import "unsafe"
 
-// Copies and fills. Offsets and sizes are bytes, checked against the memory's bounds. Copies without a stream return when the data has
-// arrived; those with one are only queued, so their host side has to be [Pinned], which stays where it is. A nil stream is the default one.
-// Streams made by NewStream do not wait for the default stream, nor it for them.
+// Copies and fills. Offsets and sizes are bytes, checked against the memory's bounds. Copies
+// without a stream return when the data has arrived; those with one are only queued, so their host
+// side has to be [Pinned], which stays where it is. A nil stream is the default one. Streams made
+// by NewStream do not wait for the default stream, nor it for them.
 
 // CopyFrom copies src to m from byte off on, and waits for it.
 func (m *Memory) CopyFrom(off int64, src []byte) error {
@@ -18,7 +19,8 @@ func (m *Memory) CopyFrom(off int64, src []byte) error {
 	if err := m.w.callWith(&m.w.d.fn.copyHtoD, dst, uintptr(unsafe.Pointer(&src[0])), uintptr(len(src))); err != nil {
 		return err
 	}
-	// The driver returns once it has staged pageable memory; streams that do not wait for the default one could still read the old data.
+	// The driver returns once it has staged pageable memory; streams that do not wait for the
+	// default one could still read the old data.
 	return m.w.call(&m.w.d.fn.streamSync, 0)
 }
 

@@ -11,7 +11,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Device is a GPU (or a part of one) that CUDA shows to this process. Ordinals follow CUDA_VISIBLE_DEVICES; the UUID does not change.
+// Device is a GPU (or a part of one) that CUDA shows to this process. Ordinals follow
+// CUDA_VISIBLE_DEVICES; the UUID does not change.
 type Device struct {
 	Ordinal     int
 	UUID        string // "GPU-6fd6ac6d-…", "MIG-…": NVML's form
@@ -53,7 +54,8 @@ func (d *Driver) Devices() ([]Device, error) {
 	return vs, nil
 }
 
-// Device finds a device by ordinal ("0") or by UUID or an unambiguous beginning of one ("GPU-6fd6"), as CUDA_VISIBLE_DEVICES takes them.
+// Device finds a device by ordinal ("0") or by UUID or an unambiguous beginning of one
+// ("GPU-6fd6"), as CUDA_VISIBLE_DEVICES takes them.
 func (d *Driver) Device(id string) (Device, error) {
 	vs, err := d.Devices()
 	if err != nil {

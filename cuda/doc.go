@@ -1,5 +1,5 @@
-// Package cuda is the CUDA driver from Go: no toolkit, no headers, nothing linked, and it works with CGO_ENABLED=0. libcuda.so.1 is opened at
-// run time; without it [Available] says why.
+// Package cuda is the CUDA driver from Go: no toolkit, no headers, nothing linked, and it works
+// with CGO_ENABLED=0. libcuda.so.1 is opened at run time; without it [Available] says why.
 //
 //	d, err := cuda.Open()
 //	dev, err := d.Device("0")                      // or "GPU-6fd6…"
@@ -11,9 +11,10 @@
 //	})
 //	err = w.Close(ctx)                             // frees, resets, checks
 //
-// Every block of memory, stream, event, module and graph has an owner and is entered in a ledger (package ledger) until it is given back, and
-// so is the context. [Worker.Close] frees what owners left before the context ends, because stream-ordered and VMM memory would outlive it,
-// resets the primary context and asks the driver whether it is gone.
+// Every block of memory, stream, event, module and graph has an owner and is entered in a ledger
+// (package ledger) until it is given back, and so is the context. [Worker.Close] frees what owners
+// left before the context ends, because stream-ordered and VMM memory would outlive it, resets the
+// primary context and asks the driver whether it is gone.
 //
 // # What it says when something is wrong
 //
@@ -23,19 +24,22 @@
 //	cuda: no driver: /opt/old/libcuda.so.1: it lacks cuMemcpyPeerAsync: a driver of CUDA 11.6 (version 510, 2022) or newer is needed
 //	cuda: cuInit: CUDA_ERROR_NO_DEVICE (100): no CUDA-capable device is detected (CUDA_VISIBLE_DEVICES="")
 //
-// A driver call fails ([Error], matches its [Code]), memory runs out ([AllocError]), a module does not compile ([CompileError]):
+// A driver call fails ([Error], matches its [Code]), memory runs out ([AllocError]), a module does
+// not compile ([CompileError]):
 //
 //	cuda: cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered
 //	cuda: no 40.0 GiB (plain) for kv_cache on rank 0: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; 38.1 GiB of 139.8 GiB free; the ledger holds weights 100.0 GiB
 //	cuda: module gemv.ptx: cuModuleLoadDataEx: CUDA_ERROR_INVALID_PTX (218): a PTX JIT compilation failed
 //	    ptxas application ptx input, line 4; fatal   : …
 //
-// An earlier error has left the context useless ([DeadError], matches ErrContextDead and the first error):
+// An earlier error has left the context useless ([DeadError], matches ErrContextDead and the first
+// error):
 //
 //	cuda: Alloc: the context of rank 0 is dead since cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; close the worker; only a new process can use CUDA again
 //
-// After such an error the process's workers on all devices are dead, and NVIDIA's driver gives it no context any more ([DeadProcessError],
-// matches ErrProcessDead). Free and Close still work; Close reports what outlives the context (async, VMM, pools) as not freed:
+// After such an error the process's workers on all devices are dead, and NVIDIA's driver gives it
+// no context any more ([DeadProcessError], matches ErrProcessDead). Free and Close still work;
+// Close reports what outlives the context (async, VMM, pools) as not freed:
 //
 //	cuda: no context for rank 1 on NVIDIA H200 (…): cuda: no context in this process any more, since rank 0 met cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; only a new process can use CUDA again: run the engine in a child (forkproc.Run, engine.ChildProcess)
 //
@@ -67,7 +71,8 @@
 //
 // # Limits
 //
-// Close cannot interrupt a driver call that hangs: only the end of the process does. cuInit keeps 3.25 MiB of device memory until the process
-// ends (measured on an H200, driver 580). Bytes of modules, graphs and of the context itself are not known to the driver's caller: their
-// holdings have 0 bytes. Linux on amd64 and arm64; elsewhere Open says so.
+// Close cannot interrupt a driver call that hangs: only the end of the process does. cuInit keeps
+// 3.25 MiB of device memory until the process ends (measured on an H200, driver 580). Bytes of
+// modules, graphs and of the context itself are not known to the driver's caller: their holdings
+// have 0 bytes. Linux on amd64 and arm64; elsewhere Open says so.
 package cuda

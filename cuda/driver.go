@@ -23,13 +23,14 @@ type Option func(*openOptions)
 
 type openOptions struct{ library string }
 
-// Library makes Open load this file instead of the system's libcuda.so.1. The environment variable ENGINETEST_LIBCUDA does the same for a
-// whole process; the option wins.
+// Library makes Open load this file instead of the system's libcuda.so.1. The environment variable
+// ENGINETEST_LIBCUDA does the same for a whole process; the option wins.
 func Library(path string) Option { return func(o *openOptions) { o.library = path } }
 
-// Open loads libcuda, checks that it has what this package calls, and initialises it (cuInit: up to 0.1 s the first time in a process,
-// and +3.25 MiB of device memory until the process ends). It can be called any number of times; there is nothing to close: a driver stays in
-// its process. Without a usable driver the error matches ErrNoDriver, with one that refuses to start it is an *Error.
+// Open loads libcuda, checks that it has what this package calls, and initialises it (cuInit: up to
+// 0.1 s the first time in a process, and +3.25 MiB of device memory until the process ends). It can
+// be called any number of times; there is nothing to close: a driver stays in its process. Without
+// a usable driver the error matches ErrNoDriver, with one that refuses to start it is an *Error.
 func Open(opts ...Option) (*Driver, error) {
 	o := openOptions{library: os.Getenv("ENGINETEST_LIBCUDA")}
 	for _, opt := range opts {
@@ -70,8 +71,8 @@ func Open(opts ...Option) (*Driver, error) {
 	return d, nil
 }
 
-// Available says why CUDA cannot be used here: no library, a symbol missing, cuInit's error, no device. It is nil when there is a device.
-// It initialises CUDA in this process.
+// Available says why CUDA cannot be used here: no library, a symbol missing, cuInit's error, no
+// device. It is nil when there is a device. It initialises CUDA in this process.
 func Available(opts ...Option) error {
 	d, err := Open(opts...)
 	if err != nil {
@@ -89,8 +90,9 @@ func (d *Driver) Path() string { return d.path }
 
 // call calls a function that needs no context.
 //
-// The pragma moves whatever a conversion in the argument list points to onto the heap and keeps it alive during the call. It does so only for
-// conversions written in the call itself: a helper that returns a uintptr would hand over an address that moves when the stack grows.
+// The pragma moves whatever a conversion in the argument list points to onto the heap and keeps it
+// alive during the call. It does so only for conversions written in the call itself: a helper that
+// returns a uintptr would hand over an address that moves when the stack grows.
 //
 //go:uintptrescapes
 func (d *Driver) call(s *symbol, args ...uintptr) error {

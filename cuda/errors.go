@@ -9,11 +9,12 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Code is a result of the driver (CUresult). It is an error, so that errors.Is(err, cuda.ErrOutOfMemory) works on every error of this package
-// that a driver call caused.
+// Code is a result of the driver (CUresult). It is an error, so that errors.Is(err,
+// cuda.ErrOutOfMemory) works on every error of this package that a driver call caused.
 type Code int32
 
-// Results that callers tell apart. Any other Code can be compared with as well: errors.Is(err, cuda.Code(701)).
+// Results that callers tell apart. Any other Code can be compared with as well: errors.Is(err,
+// cuda.Code(701)).
 const (
 	ErrInvalidValue    Code = 1
 	ErrOutOfMemory     Code = 2
@@ -38,13 +39,14 @@ const (
 // Error gives "CUDA error 2"; an *Error has the driver's own words.
 func (c Code) Error() string { return fmt.Sprintf("CUDA error %d", int32(c)) }
 
-// Is makes a code that is a context's end match ErrContextDead, and one that is the process's end with CUDA ErrProcessDead as well.
+// Is makes a code that is a context's end match ErrContextDead, and one that is the process's end
+// with CUDA ErrProcessDead as well.
 func (c Code) Is(target error) bool {
 	return target == ErrContextDead && c.sticky() || target == ErrProcessDead && c.endsProcess()
 }
 
-// sticky says whether the context can do nothing more after this result: the driver answers every later call with the same.
-// Source: the comments of CUresult in cuda.h.
+// sticky says whether the context can do nothing more after this result: the driver answers every
+// later call with the same. Source: the comments of CUresult in cuda.h.
 func (c Code) sticky() bool {
 	switch c {
 	case 4, 214, 220, 709, 999:
@@ -53,9 +55,9 @@ func (c Code) sticky() bool {
 	return c.endsProcess()
 }
 
-// endsProcess says whether NVIDIA documents that only a new process can use CUDA after this result (CUresult and cudaError_t: the process is
-// inconsistent and has to be relaunched). Measured with 700: the contexts of every device answer it, and none that was
-// released can be retained again.
+// endsProcess says whether NVIDIA documents that only a new process can use CUDA after this result
+// (CUresult and cudaError_t: the process is inconsistent and has to be relaunched). Measured with
+// 700: the contexts of every device answer it, and none that was released can be retained again.
 func (c Code) endsProcess() bool {
 	switch c {
 	case 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911:
@@ -79,13 +81,15 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Code }
 
 var (
-	// ErrNoDriver says that there is no usable libcuda: the library or one of its symbols is missing, or the system is not supported.
+	// ErrNoDriver says that there is no usable libcuda: the library or one of its symbols is
+	// missing, or the system is not supported.
 	ErrNoDriver = errors.New("cuda: no driver")
 
 	// ErrContextDead is in a sticky error, and in what calls return after it: see [DeadError].
 	ErrContextDead = errors.New("cuda: the context is dead")
 
-	// ErrProcessDead is in an error after which this process can have no CUDA context any more, and in what is refused then: see [DeadProcessError].
+	// ErrProcessDead is in an error after which this process can have no CUDA context any more, and
+	// in what is refused then: see [DeadProcessError].
 	ErrProcessDead = errors.New("cuda: dead in this process")
 )
 
@@ -102,8 +106,9 @@ var (
 	ErrArguments    = errors.New("wrong arguments")
 )
 
-// MisuseError is a mistake of the caller, found without asking the driver. Kind is one of ErrWrongThread, ErrWrongWorker, ErrUseAfterFree,
-// ErrDoubleFree, ErrCapturing, ErrClosed, ErrUnmapped, ErrRange, ErrArguments.
+// MisuseError is a mistake of the caller, found without asking the driver. Kind is one of
+// ErrWrongThread, ErrWrongWorker, ErrUseAfterFree, ErrDoubleFree, ErrCapturing, ErrClosed,
+// ErrUnmapped, ErrRange, ErrArguments.
 type MisuseError struct {
 	Call   string // "Memory.Free"
 	Kind   error
@@ -120,8 +125,9 @@ func (e *MisuseError) Error() string {
 
 func (e *MisuseError) Unwrap() error { return e.Kind }
 
-// DeadError is returned, without a driver call, by every call on a worker whose context met a sticky error (an illegal address, a failed
-// launch, a lost device). Only Close is of use then. It matches ErrContextDead and the first error's Code.
+// DeadError is returned, without a driver call, by every call on a worker whose context met a
+// sticky error (an illegal address, a failed launch, a lost device). Only Close is of use then. It
+// matches ErrContextDead and the first error's Code.
 type DeadError struct {
 	Call   string
 	Worker string
@@ -140,9 +146,10 @@ func (e *DeadError) Unwrap() []error { return []error{ErrContextDead, e.First} }
 
 const onlyANewProcess = "only a new process can use CUDA again"
 
-// DeadProcessError says that the driver gives this process no context any more, on any device, because an earlier error (an illegal address, a
-// failed launch) left the process in a state that only its end repairs. What outlives a context and had not been freed before that error stays on the device
-// as long as the process lives. It matches ErrProcessDead and the driver's Code.
+// DeadProcessError says that the driver gives this process no context any more, on any device,
+// because an earlier error (an illegal address, a failed launch) left the process in a state that
+// only its end repairs. What outlives a context and had not been freed before that error stays on
+// the device as long as the process lives. It matches ErrProcessDead and the driver's Code.
 type DeadProcessError struct {
 	Worker string // who met the earlier error; empty when this package did not see it
 	First  *Error // the earlier error; nil when this package did not see it
@@ -217,7 +224,8 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// HangError says that a worker's thread did not come back in time. When it never does, only the end of the process frees what it holds.
+// HangError says that a worker's thread did not come back in time. When it never does, only the end
+// of the process frees what it holds.
 type HangError struct {
 	Worker string
 	Call   string // what the caller waited for: "Do", "Close"
@@ -236,8 +244,8 @@ func (e *HangError) Error() string {
 
 func (e *HangError) Unwrap() error { return e.Err }
 
-// LeakError is what Close found still allocated. All of Freed has been given back by Close; Kept could not be and stays in
-// the ledger.
+// LeakError is what Close found still allocated. All of Freed has been given back by Close; Kept
+// could not be and stays in the ledger.
 type LeakError struct {
 	Worker string
 	Freed  []ledger.Holding

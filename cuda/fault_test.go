@@ -85,7 +85,8 @@ func TestNoContext(t *testing.T) {
 	}
 }
 
-// Each driver call that takes something is made to fail; what the step before it took is given back, and the ledger and the driver agree.
+// Each driver call that takes something is made to fail; what the step before it took is given
+// back, and the ledger and the driver agree.
 func TestHalfBuiltThingsAreTakenDown(t *testing.T) {
 	build := map[string]func(w *Worker) error{
 		"cuMemAlloc_v2":                 func(w *Worker) error { _, err := w.Alloc("x", 10); return err },
@@ -166,7 +167,8 @@ func TestFreeThatFails(t *testing.T) {
 	require.False(t, r.stub.Active(0))
 }
 
-// An illegal address, as measured on an H200: the contexts of all devices die, and no new one is to be had.
+// An illegal address, as measured on an H200: the contexts of all devices die, and no new one is to
+// be had.
 func TestStickyErrorKillsTheContext(t *testing.T) {
 	r := stubRig(t, 2, 8<<20)
 	w, other := r.worker(t, 0), r.worker(t, 1)
@@ -234,7 +236,8 @@ func TestStickyErrorKillsTheContext(t *testing.T) {
 	require.Empty(t, l.Holdings())
 }
 
-// requireDeadProcess checks that err says since when this process can have no context, and what to do.
+// requireDeadProcess checks that err says since when this process can have no context, and what to
+// do.
 func requireDeadProcess(t *testing.T, err error, worker string) {
 	t.Helper()
 	var dead *DeadProcessError
@@ -261,7 +264,8 @@ func TestProcessThatSomebodyElseKilled(t *testing.T) {
 	require.Contains(t, err.Error(), "another user of CUDA in it met an error: now cuDevicePrimaryCtxRetain")
 }
 
-// An error that kills the context alone: Close frees what outlives it from the next one, if the driver gives one.
+// An error that kills the context alone: Close frees what outlives it from the next one, if the
+// driver gives one.
 func TestSalvageFromTheNextContext(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		r := stubRig(t, 1, 8<<20)
@@ -336,7 +340,8 @@ func TestHang(t *testing.T) {
 	require.False(t, r.stub.Active(0))
 }
 
-// Something else in the process that keeps the primary context would make Close lie, so the driver is asked.
+// Something else in the process that keeps the primary context would make Close lie, so the driver
+// is asked.
 func TestContextThatDoesNotEnd(t *testing.T) {
 	r := stubRig(t, 1, 8<<20)
 	w := r.worker(t, 0)
@@ -383,7 +388,8 @@ func TestSymbolsThatAnOldDriverLacks(t *testing.T) {
 	})
 }
 
-// The environment sets up the stand-in of another process: how a test of a whole program without a GPU begins.
+// The environment sets up the stand-in of another process: how a test of a whole program without a
+// GPU begins.
 func TestStubFromTheEnvironment(t *testing.T) {
 	if os.Getenv("STUB_DEVICES") != "" { // the other process
 		d, err := Open()

@@ -19,8 +19,9 @@ import (
 
 // What only a GPU can show. Each test prints what it measured, also when it passes (-v).
 
-// inChild runs this test alone in a process of its own, with a fresh driver, and says whether this is that process. Its parent has CUDA as well:
-// with CUDA_TEST_CHILD set to the test's name by hand there is none, and cuInit's own share of device memory shows.
+// inChild runs this test alone in a process of its own, with a fresh driver, and says whether this
+// is that process. Its parent has CUDA as well: with CUDA_TEST_CHILD set to the test's name by hand
+// there is none, and cuInit's own share of device memory shows.
 func inChild(t *testing.T) bool {
 	t.Helper()
 	const key = "CUDA_TEST_CHILD"
@@ -44,8 +45,9 @@ func quoted(out []byte) string {
 	return "| " + strings.ReplaceAll(strings.TrimRight(string(out), "\n"), "\n", "\n| ")
 }
 
-// 50 contexts, each with a bit of everything: device memory is the same after every one, and no more than cuInit's own share (measured:
-// 3.25 MiB on an H200, driver 580) over what it was before CUDA.
+// 50 contexts, each with a bit of everything: device memory is the same after every one, and no
+// more than cuInit's own share (measured: 3.25 MiB on an H200, driver 580) over what it was before
+// CUDA.
 func TestGPUContextCyclesAreFlat(t *testing.T) {
 	if !inChild(t) {
 		return
@@ -163,8 +165,8 @@ func everything(t *testing.T, w *Worker) {
 	}
 }
 
-// An illegal address kills the contexts of all devices and denies the process another one: Free and Close go on, and what Close reports as freed and as kept is
-// what NVML sees.
+// An illegal address kills the contexts of all devices and denies the process another one: Free and
+// Close go on, and what Close reports as freed and as kept is what NVML sees.
 func TestGPUStickyError(t *testing.T) {
 	if !inChild(t) {
 		return

@@ -12,9 +12,10 @@ type Graph struct {
 	handle uintptr
 }
 
-// Capture records what fn queues on s, instead of doing it. Inside fn nothing may wait (Synchronize, copies without a stream), and nothing
-// may be allocated or freed (ErrCapturing).
-// The capture is ended whatever fn does; its own error comes first, then that of the driver, which says when something spoilt the capture.
+// Capture records what fn queues on s, instead of doing it. Inside fn nothing may wait
+// (Synchronize, copies without a stream), and nothing may be allocated or freed (ErrCapturing). The
+// capture is ended whatever fn does; its own error comes first, then that of the driver, which says
+// when something spoilt the capture.
 func (s *Stream) Capture(owner string, fn func() error) (*Graph, error) {
 	if err := s.enter("Stream.Capture"); err != nil {
 		return nil, err
@@ -73,8 +74,9 @@ type GraphExec struct {
 	handle uintptr
 }
 
-// Instantiate makes the graph launchable (0.3 ms for 100 nodes). The driver checks the memory of fills: when it has been freed it is
-// ErrInvalidValue. Freed memory of copies and kernels passes (measured, driver 580), and is an illegal address in a launch at best.
+// Instantiate makes the graph launchable (0.3 ms for 100 nodes). The driver checks the memory of
+// fills: when it has been freed it is ErrInvalidValue. Freed memory of copies and kernels passes
+// (measured, driver 580), and is an illegal address in a launch at best.
 func (g *Graph) Instantiate(owner string) (*GraphExec, error) {
 	if err := g.enter("Graph.Instantiate"); err != nil {
 		return nil, err
@@ -94,7 +96,8 @@ func (g *Graph) Instantiate(owner string) (*GraphExec, error) {
 	return x, nil
 }
 
-// Launch queues the whole graph on s (1.3 to 2.2 µs, whatever its size). That the memory in the graph is still live is not checked.
+// Launch queues the whole graph on s (1.3 to 2.2 µs, whatever its size). That the memory in the
+// graph is still live is not checked.
 func (x *GraphExec) Launch(s *Stream) error {
 	if err := x.enter("GraphExec.Launch"); err != nil {
 		return err
@@ -124,8 +127,9 @@ var updateResults = [...]string{
 	"unsupported function change", "attributes changed",
 }
 
-// Update gives the instantiated graph the parameters of g, which has the same shape. When it has not, the error says what differs and matches
-// ErrGraphExecUpdate; x is then as it was, and g has to be instantiated anew.
+// Update gives the instantiated graph the parameters of g, which has the same shape. When it has
+// not, the error says what differs and matches ErrGraphExecUpdate; x is then as it was, and g has
+// to be instantiated anew.
 func (x *GraphExec) Update(g *Graph) error {
 	const call = "GraphExec.Update"
 	if err := x.enter(call); err != nil {

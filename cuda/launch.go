@@ -26,16 +26,17 @@ type Launch struct {
 	Cluster      Dim  // blocks per cluster (sm_90); the zero value means no clusters
 }
 
-// Args is a kernel's argument block. It is made once and can be launched any number of times, its values changed in between; launches make
-// no garbage. Values are set by position, in the order of the kernel's parameters.
+// Args is a kernel's argument block. It is made once and can be launched any number of times, its
+// values changed in between; launches make no garbage. Values are set by position, in the order of
+// the kernel's parameters.
 type Args struct {
 	values []uint64
 	ptrs   []unsafe.Pointer // to values: a slice of real pointers, so that values follow it onto the heap
 	memory []*Memory        // arguments that are checked at each launch
 }
 
-// NewArgs makes a block for n arguments, all zero. It is not inlined, so that the block is on the heap, where the driver's address of it stays
-// right.
+// NewArgs makes a block for n arguments, all zero. It is not inlined, so that the block is on the
+// heap, where the driver's address of it stays right.
 //
 //go:noinline
 func NewArgs(n int) *Args {
@@ -51,7 +52,8 @@ func (a *Args) set(i int, v uint64) *Args {
 	return a
 }
 
-// Memory sets argument i to the address of m's byte off. Each launch checks that m is live and the launching worker's own.
+// Memory sets argument i to the address of m's byte off. Each launch checks that m is live and the
+// launching worker's own.
 func (a *Args) Memory(i int, m *Memory, off int64) *Args {
 	a.values[i], a.memory[i] = uint64(m.ptr)+uint64(off), m
 	return a
@@ -75,7 +77,8 @@ func (a *Args) Uint64(i int, v uint64) *Args { return a.set(i, v) }
 // Float32 sets argument i.
 func (a *Args) Float32(i int, v float32) *Args { return a.set(i, uint64(math.Float32bits(v))) }
 
-// Launch queues the kernel on s; nil is the default stream. Errors of the kernel itself show at a later call.
+// Launch queues the kernel on s; nil is the default stream. Errors of the kernel itself show at a
+// later call.
 func (f *Function) Launch(s *Stream, l Launch, a *Args) error {
 	const call = "Function.Launch"
 	if err := f.enter(call); err != nil {

@@ -77,7 +77,8 @@ func fillGraph(t *testing.T, w *Worker, owner string) (*Graph, *Memory) {
 	return g, m
 }
 
-// A leak of each kind is named with owner, kind and stack, and given back: the device's free memory is what it was, and the context is gone.
+// A leak of each kind is named with owner, kind and stack, and given back: the device's free memory
+// is what it was, and the context is gone.
 func TestLeaksAreNamedAndFreed(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		vs, err := r.d.Devices()
@@ -138,7 +139,8 @@ func freeMemory(t *testing.T, v Device) int64 {
 	return free
 }
 
-// The stub keeps what the real driver keeps, or the tests above prove nothing: async, VMM and pool memory that is not freed outlives the context.
+// The stub keeps what the real driver keeps, or the tests above prove nothing: async, VMM and pool
+// memory that is not freed outlives the context.
 func TestWhatOutlivesTheContext(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		for kind, outlives := range map[string]bool{KindPlain: false, KindAsync: true, KindVMM: true} {

@@ -13,13 +13,15 @@ type Memory struct {
 	vmm  *mapping // of kind vmm
 }
 
-// Ptr is the address of the first byte. It stays what it was after Free: prefer [Args.Memory], which checks.
+// Ptr is the address of the first byte. It stays what it was after Free: prefer [Args.Memory],
+// which checks.
 func (m *Memory) Ptr() DevicePtr { return m.ptr }
 
 // Size is the number of bytes asked for.
 func (m *Memory) Size() int64 { return m.size }
 
-// Alloc takes size bytes of device memory (cuMemAlloc): at least 256-byte aligned, content undefined, given back when the context ends.
+// Alloc takes size bytes of device memory (cuMemAlloc): at least 256-byte aligned, content
+// undefined, given back when the context ends.
 func (w *Worker) Alloc(owner string, size int64) (*Memory, error) {
 	if err := w.enterAlloc("Alloc", size); err != nil {
 		return nil, err
@@ -32,8 +34,9 @@ func (w *Worker) Alloc(owner string, size int64) (*Memory, error) {
 	return m, nil
 }
 
-// AllocAsync takes size bytes from the device's own pool in the order of the stream's work (cuMemAllocAsync: 1.4 µs when the pool has them).
-// Nil is the default stream. Free gives them back in the order of the same stream.
+// AllocAsync takes size bytes from the device's own pool in the order of the stream's work
+// (cuMemAllocAsync: 1.4 µs when the pool has them). Nil is the default stream. Free gives them back
+// in the order of the same stream.
 func (w *Worker) AllocAsync(owner string, size int64, s *Stream) (*Memory, error) {
 	if err := w.enterAlloc("AllocAsync", size); err != nil {
 		return nil, err

@@ -21,7 +21,8 @@ func TestZeroWorker(t *testing.T) {
 	}
 }
 
-// Every mistake is found without asking the driver: on the stub the count of its calls does not move.
+// Every mistake is found without asking the driver: on the stub the count of its calls does not
+// move.
 func TestMisuse(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		w := r.worker(t, 0)

@@ -11,7 +11,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Whatever is done in whatever order, whichever driver calls fail: the ledger says what the driver says, and Close leaves nothing.
+// Whatever is done in whatever order, whichever driver calls fail: the ledger says what the driver
+// says, and Close leaves nothing.
 func TestLedgerEqualsTheDriver(t *testing.T) {
 	r := stubRig(t, 1, 64<<20)
 	failing := []string{

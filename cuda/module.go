@@ -13,8 +13,9 @@ type Module struct {
 	handle uintptr
 }
 
-// LoadModule loads a cubin, a fatbin or PTX text; name is for messages and the ledger. The driver compiles PTX (0.2 s, then cached in
-// ~/.nv). A refusal is a [CompileError] with the compiler's log.
+// LoadModule loads a cubin, a fatbin or PTX text; name is for messages and the ledger. The driver
+// compiles PTX (0.2 s, then cached in ~/.nv). A refusal is a [CompileError] with the compiler's
+// log.
 func (w *Worker) LoadModule(owner, name string, image []byte) (*Module, error) {
 	if err := w.enterAlloc("LoadModule", int64(len(image))); err != nil {
 		return nil, err
@@ -72,7 +73,8 @@ type Function struct {
 	params int // how many it takes; -1 when the driver (before CUDA 12.4) cannot say
 }
 
-// countParams asks for one parameter after the other until there are no more: launching with too few would make the driver read past them.
+// countParams asks for one parameter after the other until there are no more: launching with too
+// few would make the driver read past them.
 func (f *Function) countParams() error {
 	w := f.m.w
 	if w.d.fn.funcParamInfo.addr == 0 {
@@ -130,7 +132,8 @@ func (f *Function) Attributes() (Attributes, error) {
 	return a, nil
 }
 
-// SetMaxDynamicShared lets launches ask for up to n bytes of dynamic shared memory; without it the limit is 48 KiB.
+// SetMaxDynamicShared lets launches ask for up to n bytes of dynamic shared memory; without it the
+// limit is 48 KiB.
 func (f *Function) SetMaxDynamicShared(n int) error {
 	if err := f.enter("Function.SetMaxDynamicShared"); err != nil {
 		return err
@@ -138,7 +141,8 @@ func (f *Function) SetMaxDynamicShared(n int) error {
 	return f.m.w.call(&f.m.w.d.fn.funcSetAttr, f.handle, 8, uintptr(n))
 }
 
-// SetCarveout says how much of an SM's memory is to be shared memory, in percent; -1: as the driver chooses.
+// SetCarveout says how much of an SM's memory is to be shared memory, in percent; -1: as the driver
+// chooses.
 func (f *Function) SetCarveout(percent int) error {
 	if err := f.enter("Function.SetCarveout"); err != nil {
 		return err

@@ -14,8 +14,9 @@ import (
 	"github.com/enginetest/enginetest/forkproc"
 )
 
-// What forkproc promises, asked of the real driver: a test that uses the GPU in a child leaves its parent without CUDA. Other tests of this
-// package have used the driver in this process, so the parent is a process of its own too.
+// What forkproc promises, asked of the real driver: a test that uses the GPU in a child leaves its
+// parent without CUDA. Other tests of this package have used the driver in this process, so the
+// parent is a process of its own too.
 func TestGPUOnlyTheChildHasCUDA(t *testing.T) {
 	const key = "CUDA_TEST_PARENT"
 	if os.Getenv(key) == "" {

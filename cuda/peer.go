@@ -2,10 +2,12 @@ package cuda
 
 import "errors"
 
-// ErrPeerEnabled is the driver's answer to enabling access a second time; EnablePeer does not return it.
+// ErrPeerEnabled is the driver's answer to enabling access a second time; EnablePeer does not
+// return it.
 const errPeerEnabled Code = 704
 
-// EnablePeer lets kernels and copies of w use the memory of peer's device directly, until either is closed.
+// EnablePeer lets kernels and copies of w use the memory of peer's device directly, until either is
+// closed.
 func (w *Worker) EnablePeer(peer *Worker) error {
 	if err := w.enter("EnablePeer"); err != nil {
 		return err
@@ -20,8 +22,8 @@ func (w *Worker) EnablePeer(peer *Worker) error {
 	return err
 }
 
-// CopyPeer queues a copy of n bytes of src, which is on another worker's device, on m's worker. The caller sees to it that src is live and
-// written: neither is another thread's to check.
+// CopyPeer queues a copy of n bytes of src, which is on another worker's device, on m's worker. The
+// caller sees to it that src is live and written: neither is another thread's to check.
 func (m *Memory) CopyPeer(off int64, src *Memory, srcOff, n int64, s *Stream) error {
 	const call = "Memory.CopyPeer"
 	if err := m.enter(call); err != nil {

@@ -5,14 +5,16 @@ import (
 	"unsafe"
 )
 
-// Pinned is page-locked host memory: the only host side of copies that are queued on a stream (55 GB/s instead of 10).
+// Pinned is page-locked host memory: the only host side of copies that are queued on a stream (55
+// GB/s instead of 10).
 type Pinned struct {
 	resource
 	bytes []byte
 	dev   DevicePtr
 }
 
-// AllocPinned takes size bytes of page-locked host memory, seen by the device as well (0.3 s for 1 GiB).
+// AllocPinned takes size bytes of page-locked host memory, seen by the device as well (0.3 s for 1
+// GiB).
 func (w *Worker) AllocPinned(owner string, size int64) (*Pinned, error) {
 	if err := w.enterAlloc("AllocPinned", size); err != nil {
 		return nil, err
@@ -27,8 +29,9 @@ func (w *Worker) AllocPinned(owner string, size int64) (*Pinned, error) {
 	return w.pinned(KindPinned, owner, b, int64(len(b)), host, free)
 }
 
-// Register page-locks memory that exists already, such as a mapped file or a large Go slice (35 ms for 1 GiB), until Free. The slice has to stay
-// as it is that long. The ledger has it with 0 bytes (KindLocked).
+// Register page-locks memory that exists already, such as a mapped file or a large Go slice (35 ms
+// for 1 GiB), until Free. The slice has to stay as it is that long. The ledger has it with 0 bytes
+// (KindLocked).
 func (w *Worker) Register(owner string, b []byte) (*Pinned, error) {
 	if err := w.enterAlloc("Register", int64(len(b))); err != nil {
 		return nil, err
@@ -51,8 +54,8 @@ func (w *Worker) pinned(kind, owner string, b []byte, entered int64, host uintpt
 	return p, nil
 }
 
-// Bytes is the memory, for any goroutine; nil after Free. A slice that was taken before Free must not be used after it: that is a
-// segmentation fault.
+// Bytes is the memory, for any goroutine; nil after Free. A slice that was taken before Free must
+// not be used after it: that is a segmentation fault.
 func (p *Pinned) Bytes() []byte {
 	if p.freed.Load() {
 		return nil

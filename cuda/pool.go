@@ -7,7 +7,8 @@ import (
 	"unsafe"
 )
 
-// Pool is a source of stream-ordered memory of its own. Neither it nor what it holds ends with the context.
+// Pool is a source of stream-ordered memory of its own. Neither it nor what it holds ends with the
+// context.
 type Pool struct {
 	resource
 	handle uintptr
@@ -20,7 +21,8 @@ type PoolStats struct {
 	Reserved, ReservedHigh int64 // taken from the device
 }
 
-// NewPool makes a pool. It gives memory back to the device at each synchronisation, unless SetReleaseThreshold lets it keep some.
+// NewPool makes a pool. It gives memory back to the device at each synchronisation, unless
+// SetReleaseThreshold lets it keep some.
 func (w *Worker) NewPool(owner string) (*Pool, error) {
 	if err := w.enter("NewPool"); err != nil {
 		return nil, err
@@ -41,7 +43,8 @@ func (w *Worker) NewPool(owner string) (*Pool, error) {
 	return p, nil
 }
 
-// Alloc takes size bytes from the pool in the order of the stream's work; nil is the default stream.
+// Alloc takes size bytes from the pool in the order of the stream's work; nil is the default
+// stream.
 func (p *Pool) Alloc(owner string, size int64, s *Stream) (*Memory, error) {
 	const call = "Pool.Alloc"
 	if err := p.enter(call); err != nil {
@@ -96,7 +99,8 @@ func (p *Pool) Stats() (PoolStats, error) {
 	return p.w.poolStats(p.handle)
 }
 
-// Close destroys the pool. With blocks still live it refuses: they would stay allocated until the process ends, beyond anybody's reach.
+// Close destroys the pool. With blocks still live it refuses: they would stay allocated until the
+// process ends, beyond anybody's reach.
 func (p *Pool) Close() error {
 	if p == nil {
 		return &MisuseError{"Pool.Close", ErrArguments, "nil pool"}
@@ -122,7 +126,8 @@ func (w *Worker) DevicePoolStats() (PoolStats, error) {
 	return w.poolStats(pool)
 }
 
-// TrimDevicePool gives what the device's own pool keeps and nobody uses back to the device. Close does it as well.
+// TrimDevicePool gives what the device's own pool keeps and nobody uses back to the device. Close
+// does it as well.
 func (w *Worker) TrimDevicePool() error {
 	if err := w.enter("TrimDevicePool"); err != nil {
 		return err
@@ -130,7 +135,8 @@ func (w *Worker) TrimDevicePool() error {
 	return w.trimDevicePool()
 }
 
-// SetDevicePoolThreshold lets the device's own pool keep up to n bytes that are not in use; negative means any number.
+// SetDevicePoolThreshold lets the device's own pool keep up to n bytes that are not in use;
+// negative means any number.
 func (w *Worker) SetDevicePoolThreshold(n int64) error {
 	if err := w.enter("SetDevicePoolThreshold"); err != nil {
 		return err
@@ -151,7 +157,8 @@ func (w *Worker) devicePool() (uintptr, error) {
 	return uintptr(w.out[0]), err
 }
 
-// trimDevicePool trims the device's pool and what graphs with allocations of their own (libraries make them) keep.
+// trimDevicePool trims the device's pool and what graphs with allocations of their own (libraries
+// make them) keep.
 func (w *Worker) trimDevicePool() error {
 	pool, err := w.devicePool()
 	if err == nil {

@@ -28,14 +28,16 @@ const (
 // HostDevice is the device of host memory in the ledger.
 const HostDevice = "host"
 
-// resource is what a worker's allocations have in common: an entry in the ledger and a way to give it back, once.
+// resource is what a worker's allocations have in common: an entry in the ledger and a way to give
+// it back, once.
 type resource struct {
 	w       *Worker
 	id      ledger.ID
 	holding ledger.Holding
 	freed   atomic.Bool  // by its owner (on a dead context the driver still has it until Close), or by Close
 	release func() error // gives it back to the driver
-	// outlives says that the end of the context does not free it: measured for stream-ordered and VMM memory.
+	// outlives says that the end of the context does not free it: measured for stream-ordered and
+	// VMM memory.
 	outlives bool
 }
 

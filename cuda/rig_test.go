@@ -13,7 +13,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// testPTX is old enough for any driver of 2022 and any GPU since Turing. The stub knows fill32, crash and nop by name.
+// testPTX is old enough for any driver of 2022 and any GPU since Turing. The stub knows fill32,
+// crash and nop by name.
 const testPTX = `.version 6.3
 .target sm_75
 .address_size 64
@@ -79,7 +80,8 @@ AGAIN:
 // No worker's goroutine, and so no thread, outlives its Close.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// onEach runs a test against the stub and against the GPU, when there is one: what holds for both is what the stub is worth.
+// onEach runs a test against the stub and against the GPU, when there is one: what holds for both
+// is what the stub is worth.
 func onEach(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	t.Run("stub", func(t *testing.T) { test(t, stubRig(t, 1, 64<<20)) })
@@ -111,7 +113,8 @@ func gpuRig(t *testing.T) *rig {
 	return &rig{d: d}
 }
 
-// worker opens a worker on device i whose Close, when the test ends, must find nothing. A test that closes it itself is free to.
+// worker opens a worker on device i whose Close, when the test ends, must find nothing. A test that
+// closes it itself is free to.
 func (r *rig) worker(t *testing.T, i int) *Worker {
 	t.Helper()
 	vs, err := r.d.Devices()
@@ -126,7 +129,8 @@ func (r *rig) worker(t *testing.T, i int) *Worker {
 	return w
 }
 
-// newWorker opens a worker that is closed when the test ends, even if it fails: an open one keeps the context for the tests that follow.
+// newWorker opens a worker that is closed when the test ends, even if it fails: an open one keeps
+// the context for the tests that follow.
 func newWorker(t *testing.T, v Device, cfg Config) *Worker {
 	t.Helper()
 	w, err := NewWorker(v, cfg)

@@ -7,7 +7,8 @@ import (
 	"unsafe"
 )
 
-// Rows are N pieces of device memory of Width bytes each, Pitch bytes apart, the first at byte Off. In host memory they lie one behind the other.
+// Rows are N pieces of device memory of Width bytes each, Pitch bytes apart, the first at byte Off.
+// In host memory they lie one behind the other.
 type Rows struct {
 	Off, Pitch, Width int64
 	N                 int
@@ -16,13 +17,14 @@ type Rows struct {
 // bytes is the size of all rows together.
 func (r Rows) bytes() int64 { return int64(r.N) * r.Width }
 
-// CopyRowsToHost queues a copy of rows of src to dst, from byte off on. Src may be another worker's on the same device: they share its context.
-// Who frees it has to wait for the copy.
+// CopyRowsToHost queues a copy of rows of src to dst, from byte off on. Src may be another worker's
+// on the same device: they share its context. Who frees it has to wait for the copy.
 func (s *Stream) CopyRowsToHost(dst *Pinned, off int64, src *Memory, rows Rows) error {
 	return s.copyRows("Stream.CopyRowsToHost", dst, off, src, rows, true)
 }
 
-// CopyRowsToDevice queues a copy of src, from byte off on, to rows of dst, which may be another worker's: see CopyRowsToHost.
+// CopyRowsToDevice queues a copy of src, from byte off on, to rows of dst, which may be another
+// worker's: see CopyRowsToHost.
 func (s *Stream) CopyRowsToDevice(dst *Memory, rows Rows, src *Pinned, off int64) error {
 	return s.copyRows("Stream.CopyRowsToDevice", src, off, dst, rows, false)
 }

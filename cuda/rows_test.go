@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Rows go where they should and nothing else is touched: within the driver's largest pitch and beyond it, on the thread of the memory's own worker and on another's.
+// Rows go where they should and nothing else is touched: within the driver's largest pitch and
+// beyond it, on the thread of the memory's own worker and on another's.
 func TestCopyRows(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		owner, other := r.worker(t, 0), r.worker(t, 0)

@@ -14,8 +14,9 @@ type symbol struct {
 	addr uintptr // 0: this driver does not have it
 }
 
-// symbols are the driver functions in use. The tag names them, the newest variant first; "?" marks those that a driver of 2022
-// (CUDA 11.6) may lack: they fail when used, the others when the library is opened.
+// symbols are the driver functions in use. The tag names them, the newest variant first; "?" marks
+// those that a driver of 2022 (CUDA 11.6) may lack: they fail when used, the others when the
+// library is opened.
 type symbols struct {
 	getErrorName   symbol `cu:"cuGetErrorName"`
 	getErrorString symbol `cu:"cuGetErrorString"`

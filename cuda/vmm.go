@@ -25,9 +25,11 @@ type allocationProp struct {
 // accessDesc is CUmemAccessDesc.
 type accessDesc struct{ locationType, locationID, flags int32 }
 
-// AllocVMM takes size bytes through the virtual memory calls (cuMemCreate), rounded up to the granularity (2 MiB). The address stays the same
-// when [Memory.Unmap] gives the physical memory back and [Memory.Map] takes it again, so graphs and views that hold it stay right: what an
-// engine needs to sleep. It outlives the context, so it has to be freed; Close does it when the owner did not.
+// AllocVMM takes size bytes through the virtual memory calls (cuMemCreate), rounded up to the
+// granularity (2 MiB). The address stays the same when [Memory.Unmap] gives the physical memory
+// back and [Memory.Map] takes it again, so graphs and views that hold it stay right: what an engine
+// needs to sleep. It outlives the context, so it has to be freed; Close does it when the owner did
+// not.
 func (w *Worker) AllocVMM(owner string, size int64) (*Memory, error) {
 	if err := w.enterAlloc("AllocVMM", size); err != nil {
 		return nil, err
@@ -55,8 +57,8 @@ func (w *Worker) AllocVMM(owner string, size int64) (*Memory, error) {
 	return m, nil
 }
 
-// Unmap gives the physical memory of VMM memory back and keeps the address. Until Map, calls refuse it (ErrUnmapped), and work that was queued or captured
-// with its address is an illegal address.
+// Unmap gives the physical memory of VMM memory back and keeps the address. Until Map, calls refuse
+// it (ErrUnmapped), and work that was queued or captured with its address is an illegal address.
 func (m *Memory) Unmap() error {
 	if err := m.enterVMM("Memory.Unmap", true); err != nil {
 		return err
@@ -67,7 +69,8 @@ func (m *Memory) Unmap() error {
 	return m.w.unmapMemory(m)
 }
 
-// Map takes physical memory again, with undefined content. When there is none, m stays unmapped and Map can be tried again.
+// Map takes physical memory again, with undefined content. When there is none, m stays unmapped and
+// Map can be tried again.
 func (m *Memory) Map() error {
 	if err := m.enterVMM("Memory.Map", false); err != nil {
 		return err
@@ -95,7 +98,8 @@ func (w *Worker) allocationProp() *allocationProp {
 	return &allocationProp{allocType: 1, locationType: 1, locationID: w.dev.handle} // pinned, on this device
 }
 
-// mapMemory takes physical memory for m's range, maps it and opens it to the device; all or nothing.
+// mapMemory takes physical memory for m's range, maps it and opens it to the device; all or
+// nothing.
 func (w *Worker) mapMemory(m *Memory) error {
 	if err := w.unmapMemory(m); err != nil { // what an earlier failure left
 		return err

@@ -22,10 +22,12 @@ type Config struct {
 	Stacks bool           // record the stack of each allocation, from the caller of this package on
 }
 
-// Worker is the primary context of a device and the OS thread that is locked to it. The driver keeps its current context per thread and
-// goroutines move between threads: so everything of a worker is called inside [Worker.Do], and what is called elsewhere gets ErrWrongThread.
+// Worker is the primary context of a device and the OS thread that is locked to it. The driver
+// keeps its current context per thread and goroutines move between threads: so everything of a
+// worker is called inside [Worker.Do], and what is called elsewhere gets ErrWrongThread.
 //
-// Several workers of a process on one device share its primary context; the last one to be closed ends it.
+// Several workers of a process on one device share its primary context; the last one to be closed
+// ends it.
 type Worker struct {
 	dev    Device
 	d      *Driver
@@ -62,8 +64,9 @@ type job struct {
 	done chan struct{}
 }
 
-// NewWorker locks a new OS thread, retains the device's primary context and makes it current there (0.1 s and about 500 MiB of device memory
-// when it is the first on the device in this process). After an error that only a new process gets over it is a [DeadProcessError].
+// NewWorker locks a new OS thread, retains the device's primary context and makes it current there
+// (0.1 s and about 500 MiB of device memory when it is the first on the device in this process).
+// After an error that only a new process gets over it is a [DeadProcessError].
 func NewWorker(dev Device, cfg Config) (*Worker, error) {
 	w := &Worker{
 		dev: dev, d: dev.d, name: cfg.Name, ledger: cfg.Ledger, stacks: cfg.Stacks,
@@ -103,7 +106,8 @@ func (w *Worker) Err() error {
 	return nil
 }
 
-// loop is the thread's life. The thread stays locked to the end, and so ends with the goroutine: nobody inherits its current context.
+// loop is the thread's life. The thread stays locked to the end, and so ends with the goroutine:
+// nobody inherits its current context.
 func (w *Worker) loop(begin func() error, started chan<- error) {
 	runtime.LockOSThread()
 	w.tid.Store(threadID())
@@ -139,7 +143,8 @@ func (w *Worker) guard(fn func() error) (err error) {
 	return fn()
 }
 
-// run does one job. A job that ends its goroutine (t.FailNow does) ends the thread as well: another one takes over.
+// run does one job. A job that ends its goroutine (t.FailNow does) ends the thread as well: another
+// one takes over.
 func (w *Worker) run(j *job) {
 	finished := false
 	w.since.Store(time.Now().UnixNano())
@@ -156,14 +161,15 @@ func (w *Worker) run(j *job) {
 	finished = true
 }
 
-// Do runs fn on the worker's thread and returns its error. A hop costs about 11 µs, and 25 when fn took so long (a millisecond) that the caller's
-// processor went to sleep: make one per engine step and not one per driver call, or one for all steps. A panic in fn becomes a [PanicError];
-// runtime.Goexit in fn (t.FailNow) ends the caller's goroutine as it would without Do. Do inside Do runs fn at once. Jobs of several goroutines run
-// one after the other.
+// Do runs fn on the worker's thread and returns its error. A hop costs about 11 µs, and 25 when fn
+// took so long (a millisecond) that the caller's processor went to sleep: make one per engine step
+// and not one per driver call, or one for all steps. A panic in fn becomes a [PanicError];
+// runtime.Goexit in fn (t.FailNow) ends the caller's goroutine as it would without Do. Do inside Do
+// runs fn at once. Jobs of several goroutines run one after the other.
 func (w *Worker) Do(fn func() error) error { return w.DoContext(context.Background(), fn) }
 
-// DoContext is Do, and gives up waiting when ctx ends, with a [HangError] that says what the thread is doing: fn itself (which goes on), or
-// another job (then fn never runs).
+// DoContext is Do, and gives up waiting when ctx ends, with a [HangError] that says what the thread
+// is doing: fn itself (which goes on), or another job (then fn never runs).
 func (w *Worker) DoContext(ctx context.Context, fn func() error) error {
 	if w.onThread() {
 		return w.guard(fn)
@@ -210,8 +216,8 @@ func (w *Worker) hang(ctx context.Context, call string) error {
 	return e
 }
 
-// Busy says for how long the job on the worker's thread has been running, and which driver call it is in, if any. It can be called from
-// anywhere: watchdogs use it.
+// Busy says for how long the job on the worker's thread has been running, and which driver call it
+// is in, if any. It can be called from anywhere: watchdogs use it.
 func (w *Worker) Busy() (since time.Duration, driverCall string) {
 	if t := w.since.Load(); t != 0 {
 		since = time.Since(time.Unix(0, t))
@@ -253,8 +259,9 @@ func (w *Worker) enterDead(call string) error {
 	return nil
 }
 
-// call calls the driver on the thread, without garbage. Args are plain values, or addresses in objects that are on the heap for sure: the
-// worker itself, an Args block. For others there is callWith.
+// call calls the driver on the thread, without garbage. Args are plain values, or addresses in
+// objects that are on the heap for sure: the worker itself, an Args block. For others there is
+// callWith.
 func (w *Worker) call(s *symbol, args ...uintptr) error {
 	if s.addr == 0 {
 		return w.d.failure(s, ErrNotSupported)
@@ -276,7 +283,8 @@ func (w *Worker) call(s *symbol, args ...uintptr) error {
 	return err
 }
 
-// callWith is call for arguments that convert pointers: see Driver.call. The pragma costs an allocation.
+// callWith is call for arguments that convert pointers: see Driver.call. The pragma costs an
+// allocation.
 //
 //go:uintptrescapes
 func (w *Worker) callWith(s *symbol, args ...uintptr) error { return w.call(s, args...) }
@@ -287,7 +295,8 @@ func (w *Worker) result(i int) uintptr {
 	return uintptr(unsafe.Pointer(&w.out[i]))
 }
 
-// Synchronize waits until the device has done all of the context's work. Errors of kernels show here.
+// Synchronize waits until the device has done all of the context's work. Errors of kernels show
+// here.
 func (w *Worker) Synchronize() error {
 	if err := w.enter("Synchronize"); err != nil {
 		return err

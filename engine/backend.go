@@ -9,8 +9,9 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// backend does an Engine's work: a core in this process, or the link to one in a child process. It never refers to the Engine, so that a handle
-// that was dropped can be noticed. What the methods promise is said at those of Engine.
+// backend does an Engine's work: a core in this process, or the link to one in a child process. It
+// never refers to the Engine, so that a handle that was dropped can be noticed. What the methods
+// promise is said at those of Engine.
 type backend interface {
 	start(ctx context.Context, reqs []Request, stream bool) ([]*request, error)
 	abort(rs ...*request)

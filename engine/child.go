@@ -236,7 +236,8 @@ func (c *child) roundTrip(ctx context.Context, name string, body []byte) ([]byte
 	}
 }
 
-// processState is the kernel's word for what a process does now, " (T (stopped))"; "" when it says nothing.
+// processState is the kernel's word for what a process does now, " (T (stopped))"; "" when it says
+// nothing.
 func processState(pid int) string {
 	_, after, _ := strings.Cut(string(procfs.Read(pid, "status")), "\nState:\t")
 	state, _, found := strings.Cut(after, "\n")

@@ -15,8 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkStreaming compares streams from a core in this process with streams from one in a child. The two take turns, so that whatever else the
-// machine does meets both; each metric is the median over the rounds of child ÷ in-process:
+// BenchmarkStreaming compares streams from a core in this process with streams from one in a child.
+// The two take turns, so that whatever else the machine does meets both; each metric is the median
+// over the rounds of child ÷ in-process:
 //
 //	tok/s-ratio   tokens per second
 //	best-ratio    of the best round of each, which a busy machine disturbs least

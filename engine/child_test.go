@@ -90,7 +90,8 @@ func TestChildGivesTheSame(t *testing.T) {
 
 func nanValue() float64 { z := 0.0; return z / z }
 
-// Abort, cancelled contexts, streams that are left, drains and resets do in a child what they do here.
+// Abort, cancelled contexts, streams that are left, drains and resets do in a child what they do
+// here.
 func TestChildEndsRequests(t *testing.T) {
 	e := openTiny(t, Config{Model: fixtures.Bundled(), Core: ChildProcess, MaxModelLen: 512})
 	req := Request{ID: "x", PromptTokenIDs: ids(5, 0), Sampling: SamplingParams{MaxTokens: 500, IgnoreEOS: true}}

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// The budgets of a child core's shutdown when the context leaves room for all of them; else they shrink together.
+// The budgets of a child core's shutdown when the context leaves room for all of them; else they
+// shrink together.
 const (
 	releaseBudget = 30 * time.Second       // until the core says that it has given everything back
 	exitBudget    = 5 * time.Second        // until its process ends by itself
@@ -100,7 +101,8 @@ func (c *child) giveUp(grace time.Duration) error {
 	return c.sweep()
 }
 
-// askForStacks ends a core that hangs while it loads, and gives what it prints then: what its goroutines do.
+// askForStacks ends a core that hangs while it loads, and gives what it prints then: what its
+// goroutines do.
 func (c *child) askForStacks() error {
 	c.mu.Lock()
 	c.expected = true

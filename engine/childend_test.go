@@ -97,7 +97,8 @@ func TestChildFaultsInShutdown(t *testing.T) {
 	}
 }
 
-// A core that does not react to anything is killed within the context, and the report says so step by step.
+// A core that does not react to anything is killed within the context, and the report says so step
+// by step.
 func TestChildThatHangsIsKilled(t *testing.T) {
 	e, err := Open(t.Context(), Config{Model: tinyLlama, Logger: quiet, Core: ChildProcess})
 	require.NoError(t, err)
@@ -123,7 +124,8 @@ func ctx50(t *testing.T) context.Context {
 	return ctx
 }
 
-// SIGTERM to a core alone does nothing: its life is its parent's business. SIGKILL ends it, and callers know within a second.
+// SIGTERM to a core alone does nothing: its life is its parent's business. SIGKILL ends it, and
+// callers know within a second.
 func TestSignalsToTheCore(t *testing.T) {
 	e := openTiny(t, Config{Model: fixtures.Bundled(), Core: ChildProcess, MaxModelLen: 512})
 	require.NoError(t, syscall.Kill(e.PIDs()[0], syscall.SIGTERM))

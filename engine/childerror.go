@@ -16,7 +16,8 @@ var crossing = []error{
 	context.Canceled, context.DeadlineExceeded, fs.ErrNotExist, fs.ErrPermission, fs.ErrInvalid, io.ErrUnexpectedEOF, errors.ErrUnsupported,
 }
 
-// wireError is an error as it crosses: its text, and everything in it that errors.Is and errors.As can be asked for.
+// wireError is an error as it crosses: its text, and everything in it that errors.Is and errors.As
+// can be asked for.
 type wireError struct {
 	Text       string
 	Crossing   []int // indices of crossing
@@ -89,7 +90,8 @@ func pack(err error) *wireError {
 	return w
 }
 
-// coreError is an error of the core process: what errors.Is and errors.As find in it, they found there.
+// coreError is an error of the core process: what errors.Is and errors.As find in it, they found
+// there.
 type coreError struct {
 	text string
 	in   []error

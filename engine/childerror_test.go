@@ -66,7 +66,8 @@ func TestErrorsCross(t *testing.T) {
 	assert.Equal(t, syscall.ENOENT, n)
 }
 
-// Every sentinel and every error type of this package crosses: one that is added must be added to the wire too.
+// Every sentinel and every error type of this package crosses: one that is added must be added to
+// the wire too.
 func TestAllErrorsCross(t *testing.T) {
 	files, err := parser.ParseDir(token.NewFileSet(), ".", func(i fs.FileInfo) bool { return !strings.HasSuffix(i.Name(), "_test.go") }, 0) //nolint:staticcheck // enough here
 	require.NoError(t, err)
@@ -106,7 +107,8 @@ type buffer struct{ bytes.Buffer }
 
 func (*buffer) Close() error { return nil }
 
-// What is too big for one message goes in several; an output that is too big for any fails its own request.
+// What is too big for one message goes in several; an output that is too big for any fails its own
+// request.
 func TestNewsThatAreTooBig(t *testing.T) {
 	b := &buffer{}
 	s := &served{link: wire.New(b)}

@@ -9,7 +9,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// What goes over the link between an engine and its core in a child process. Orders go down; news come back.
+// What goes over the link between an engine and its core in a child process. Orders go down; news
+// come back.
 
 // order is a call of a method of the core.
 type order struct {
@@ -98,7 +99,8 @@ func call[Out, In any](ctx context.Context, c *child, name string, in In) (out O
 	return out, wire.Decode(body, &out)
 }
 
-// methods are what a parent can call. start and abort keep their order; the others run beside each other.
+// methods are what a parent can call. start and abort keep their order; the others run beside each
+// other.
 var methods = map[string]func(context.Context, *served, []byte) ([]byte, error){
 	"open":  method((*served).open),
 	"start": method((*served).start),

@@ -55,7 +55,8 @@ func (l *logTail) finish(grace time.Duration) {
 	<-l.over
 }
 
-// quote is the crash that the log ends with, or else its last lines, for the end of an error message; "" when there are none.
+// quote is the crash that the log ends with, or else its last lines, for the end of an error
+// message; "" when there are none.
 func (l *logTail) quote() string {
 	l.mu.Lock()
 	lines := strings.Split(strings.TrimSpace(string(l.buf)), "\n")

@@ -141,7 +141,8 @@ func TestInheritedVariableIsIgnored(t *testing.T) {
 	assert.Contains(t, string(out), "--- PASS: TestStates")
 }
 
-// A core is the parent's own binary, also when another one has taken its place: go install, or go test -c, while it runs.
+// A core is the parent's own binary, also when another one has taken its place: go install, or go
+// test -c, while it runs.
 func TestCoreOfAReplacedBinary(t *testing.T) {
 	if os.Getenv("ENGINE_TEST_REPLACED") != "" {
 		exe, err := os.Executable()

@@ -14,8 +14,9 @@ import (
 // envCore tells a process that it is a core: "fd:inode" of its end of the link.
 const envCore = "ENGINETEST_CORE"
 
-// A core serves from here and does not return: before main, before any test, before the init of any package that imports this one. Package proc,
-// whose init came before, has tied its life to its parent's already.
+// A core serves from here and does not return: before main, before any test, before the init of any
+// package that imports this one. Package proc, whose init came before, has tied its life to its
+// parent's already.
 func init() {
 	env, ok := syscall.Getenv(envCore) // not os.Getenv: it would become an input of the test cache
 	if !ok {
@@ -72,7 +73,8 @@ func closing(err error, files ...interface{ Close() error }) error {
 	return err
 }
 
-// coreEnv is the environment of a core: under the race detector a process sleeps for a second at its end, unless it is told not to.
+// coreEnv is the environment of a core: under the race detector a process sleeps for a second at
+// its end, unless it is told not to.
 func coreEnv(env []string) []string {
 	old, _ := syscall.Getenv("GORACE")
 	if strings.Contains(old, "atexit_sleep_ms=") {

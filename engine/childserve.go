@@ -50,8 +50,8 @@ func serve(link *wire.Conn) {
 
 const sigtermDump = "engine core: SIGTERM, and it was told to stop"
 
-// onTerminate ends a core that was told to stop and does not. Before that its life is the parent's business: whoever signals a whole control
-// group means the parent to drain.
+// onTerminate ends a core that was told to stop and does not. Before that its life is the parent's
+// business: whoever signals a whole control group means the parent to drain.
 func (s *served) onTerminate(terminate <-chan os.Signal) {
 	for range terminate {
 		s.mu.Lock()
@@ -140,7 +140,8 @@ func (s *served) flush() {
 	}
 }
 
-// sendApart sends each item in a message of its own, and an error in place of one that is too big even so.
+// sendApart sends each item in a message of its own, and an error in place of one that is too big
+// even so.
 func (s *served) sendApart(all news) error {
 	head := news{Stats: all.Stats, Faults: all.Faults, Failed: all.Failed, Done: all.Done, Closing: all.Closing}
 	if err := s.link.Send(&head); err != nil {
@@ -179,7 +180,8 @@ func (s *served) open(ctx context.Context, cfg Config) (opened, error) {
 		s.mu.Unlock()
 	})()
 	e, err := open(ctx, cfg, func(c *core) (model, error) {
-		// Not flush: a message wakes the parent on this processor, and the step would wait. The sender has its turn as callers in process have.
+		// Not flush: a message wakes the parent on this processor, and the step would wait. The
+		// sender has its turn as callers in process have.
 		c.published = s.rouse
 		c.faults.announce = func(reports []FaultReport) {
 			s.tell(func(n *news) { n.Faults = reports })
@@ -230,7 +232,8 @@ func (s *served) start(ctx context.Context, o startOrder) ([]string, error) {
 	return ids, nil
 }
 
-// update is called by the loop when a request has something for its caller; published comes after all of them.
+// update is called by the loop when a request has something for its caller; published comes after
+// all of them.
 func (s *served) update(handle uint64, r *request) {
 	u := update{Handle: handle, Deltas: r.take()}
 	select {

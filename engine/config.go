@@ -12,9 +12,11 @@ type Core int
 // The places of a core.
 const (
 	InProcess Core = iota
-	// ChildProcess is a second run of this program that is diverted before main, before TestMain and before any test: package engine's init serves
-	// the engine there and never returns, so only init functions of packages that engine does not depend on, and none that depends on it, run too.
-	// The device memory is the child's: it is gone when the child is, however it ends. The child cannot outlive this process. Linux only.
+	// ChildProcess is a second run of this program that is diverted before main, before TestMain
+	// and before any test: package engine's init serves the engine there and never returns, so only
+	// init functions of packages that engine does not depend on, and none that depends on it, run
+	// too. The device memory is the child's: it is gone when the child is, however it ends. The
+	// child cannot outlive this process. Linux only.
 	ChildProcess
 )
 
@@ -28,14 +30,17 @@ func (c Core) String() string {
 	return fmt.Sprintf("Core(%d)", int(c))
 }
 
-// Config says which model to serve and with how much memory. The zero value of every field but Model is a usable default.
+// Config says which model to serve and with how much memory. The zero value of every field but
+// Model is a usable default.
 type Config struct {
 	Model  string // folder of a Hugging Face checkpoint
 	Device string // "cpu", "cuda", "cuda:1", "cuda:GPU-…"; of several "cuda:0,2", or the first of them; "" takes GPUs when there are enough
 
-	// TensorParallel is how many devices share the model, all of them in the process of the core; 0 is 1. The CPU emulates them ("cpu:0", "cpu:1", …), each
-	// with memory and threads of its own. Every device has the same number of KV blocks, so sizes below are of each device, but for Threads and OffloadBytes,
-	// which are of all. The number must divide the model's attention heads and intermediate size, and divide or be a multiple of its KV heads.
+	// TensorParallel is how many devices share the model, all of them in the process of the core; 0
+	// is 1. The CPU emulates them ("cpu:0", "cpu:1", …), each with memory and threads of its own.
+	// Every device has the same number of KV blocks, so sizes below are of each device, but for
+	// Threads and OffloadBytes, which are of all. The number must divide the model's attention
+	// heads and intermediate size, and divide or be a multiple of its KV heads.
 	TensorParallel int
 
 	Core Core // where the engine computes: InProcess, or ChildProcess
@@ -52,8 +57,9 @@ type Config struct {
 	DisableChunkedPrefill bool
 	SkipTokenizer         bool // token ids only, even when the checkpoint has a tokenizer
 
-	// StartTimeout bounds Open, besides its context; 0 is 10 minutes. StepTimeout bounds one step: an engine whose step lasts longer has failed,
-	// and its callers are told although the step still hangs; 0 is no bound.
+	// StartTimeout bounds Open, besides its context; 0 is 10 minutes. StepTimeout bounds one step:
+	// an engine whose step lasts longer has failed, and its callers are told although the step
+	// still hangs; 0 is no bound.
 	StartTimeout, StepTimeout time.Duration
 
 	Seed         int64   // of requests that have none

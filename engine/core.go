@@ -17,8 +17,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// core is an engine without its handle: the goroutine that runs the steps (the loop), and what it owns. It never refers to the Engine, so that
-// a handle that was dropped can be noticed.
+// core is an engine without its handle: the goroutine that runs the steps (the loop), and what it
+// owns. It never refers to the Engine, so that a handle that was dropped can be noticed.
 type core struct {
 	cfg      Config
 	limits   limits
@@ -96,8 +96,9 @@ func (c *core) post(f func()) {
 	}
 }
 
-// loop is the engine's goroutine: it serves until the engine is to stop or fails, and gives everything back once it is to stop. A step needs no hop to the
-// runner's thread, because the loop is there already.
+// loop is the engine's goroutine: it serves until the engine is to stop or fails, and gives
+// everything back once it is to stop. A step needs no hop to the runner's thread, because the loop
+// is there already.
 func (c *core) loop() {
 	if err := modelrunner.OnThread(c.runner, c.serve); err != nil && c.life.Err() == nil {
 		c.fail(err)
@@ -262,7 +263,8 @@ func (c *core) touch(r *request) {
 	}
 }
 
-// publish makes the counters visible, and then wakes the callers: what they see afterwards has their own request in it.
+// publish makes the counters visible, and then wakes the callers: what they see afterwards has
+// their own request in it.
 func (c *core) publish() {
 	c.counts.Waiting, c.counts.Running, c.counts.Preemptions = c.sched.Waiting(), c.sched.Running(), c.sched.Preemptions()
 	kv := c.cache.Stats()

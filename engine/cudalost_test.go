@@ -49,8 +49,9 @@ func crash(t *testing.T) {
 	require.NoError(t, w.Close(ctx))
 }
 
-// An illegal address in this process ends the engine, whatever it does next: with an error that says what is lost and how to survive it. Shutdown gives back all the
-// same, and no engine can be opened any more.
+// An illegal address in this process ends the engine, whatever it does next: with an error that
+// says what is lost and how to survive it. Shutdown gives back all the same, and no engine can be
+// opened any more.
 func TestCUDALost(t *testing.T) {
 	for what, next := range map[string]func(e *Engine) error{
 		"a request": func(e *Engine) error {

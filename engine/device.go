@@ -12,8 +12,9 @@ import (
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
-// checkDevice refuses what names no device, or not as many as share the model. Which GPUs they are, and whether there are any, is known only where the model is
-// loaded: a parent of a child core never touches CUDA.
+// checkDevice refuses what names no device, or not as many as share the model. Which GPUs they are,
+// and whether there are any, is known only where the model is loaded: a parent of a child core
+// never touches CUDA.
 func checkDevice(device string, n int) error {
 	list, isCUDA := strings.CutPrefix(device, "cuda:")
 	if device == "" || device == "cpu" || device == "cuda" {
@@ -29,7 +30,8 @@ func checkDevice(device string, n int) error {
 	return nil
 }
 
-// newRunner makes the runner of the configured device, or devices, and writes down which they are. The checkpoint is the runner's from then on.
+// newRunner makes the runner of the configured device, or devices, and writes down which they are.
+// The checkpoint is the runner's from then on.
 func newRunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error) {
 	gpus, err := c.gpus()
 	if err != nil {
@@ -67,7 +69,8 @@ func (c *core) onCPU(ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error) {
 	return cpurunner.New(ckpt, o)
 }
 
-// gpus finds the configured GPUs; none is the CPU. "" takes the first ones if there are enough that the kernels run on.
+// gpus finds the configured GPUs; none is the CPU. "" takes the first ones if there are enough that
+// the kernels run on.
 func (c *core) gpus() ([]cuda.Device, error) {
 	if c.cfg.Device == "cpu" {
 		return nil, nil

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Which GPUs a Device names, and how many there are when they are too few; on the stand-in for libcuda.
+// Which GPUs a Device names, and how many there are when they are too few; on the stand-in for
+// libcuda.
 func TestPickGPUs(t *testing.T) {
 	s := cudatest.New(t, 3, 1<<30)
 	driver, err := cuda.Open(cuda.Library(s.Path))

@@ -23,7 +23,8 @@ var (
 	onCUDA = testDevice{config: "cuda", pkg: "cudarunner", opens: []string{"weights", "rope", "workspace", "staging", "kv_cache"}}
 )
 
-// onDevices runs a test on the CPU, on the stand-in for libcuda, whose kernels compute nothing, and on a GPU when there is one.
+// onDevices runs a test on the CPU, on the stand-in for libcuda, whose kernels compute nothing, and
+// on a GPU when there is one.
 func onDevices(t *testing.T, test func(t *testing.T, d testDevice)) {
 	t.Run("cpu", func(t *testing.T) { test(t, onCPU) })
 	t.Run("stub", func(t *testing.T) {
@@ -51,7 +52,8 @@ func (d testDevice) golden(t *testing.T) golden {
 	return g
 }
 
-// kept is what a sleep that keeps the weights has on the host: the checkpoint's file, or what the device had.
+// kept is what a sleep that keeps the weights has on the host: the checkpoint's file, or what the
+// device had.
 func (d testDevice) kept(t *testing.T, e *Engine) int64 {
 	if d.pkg == "cudarunner" {
 		return bytesOf(e)["weights"]
@@ -72,7 +74,8 @@ func bytesOf(e *Engine) map[string]int64 {
 	return m
 }
 
-// The stand-in's tokens are all zero: what the tests compare with it says something about lengths and order only.
+// The stand-in's tokens are all zero: what the tests compare with it says something about lengths
+// and order only.
 func TestStandInIsBlank(t *testing.T) {
 	t.Setenv("ENGINETEST_LIBCUDA", cudatest.New(t, 1, 1<<30).Path)
 	e := openTiny(t, Config{Device: "cuda"})

@@ -7,11 +7,13 @@ import (
 	"time"
 )
 
-// Drain refuses new work with [ErrDraining] and lets the live requests finish. When ctx ends first, the engine aborts what is left: their
-// outputs are what they have, their callers get [ErrStopped]. Drain does not wait for a step that is in their way.
+// Drain refuses new work with [ErrDraining] and lets the live requests finish. When ctx ends first,
+// the engine aborts what is left: their outputs are what they have, their callers get [ErrStopped].
+// Drain does not wait for a step that is in their way.
 //
-// The engine stays in Draining until Shutdown, which ends a drain at once. Every call takes part in the same drain and gets its result: nil when
-// all requests finished, else how many did not, and why.
+// The engine stays in Draining until Shutdown, which ends a drain at once. Every call takes part in
+// the same drain and gets its result: nil when all requests finished, else how many did not, and
+// why.
 func (e *Engine) Drain(ctx context.Context) error {
 	defer runtime.KeepAlive(e)
 	if err := checkContext(ctx); err != nil {

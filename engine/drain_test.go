@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// running starts n requests of so many tokens, waits until all of them run, and returns what gives their results.
+// running starts n requests of so many tokens, waits until all of them run, and returns what gives
+// their results.
 func running(t *testing.T, e *Engine, n, tokens int) func() ([]Output, []error) {
 	t.Helper()
 	outs, errs := make([]Output, n), make([]error, n)
@@ -119,7 +120,8 @@ func TestDrainOfAnEngineThatCannot(t *testing.T) {
 	assert.ErrorIs(t, e.Drain(t.Context()), ErrStopped)
 }
 
-// The watchdog tells every caller while the step still hangs; when it comes back, its results are nobody's.
+// The watchdog tells every caller while the step still hangs; when it comes back, its results are
+// nobody's.
 func TestWatchdog(t *testing.T) {
 	release, steps := make(chan struct{}), 0
 	r := &fakerunner.Runner{OnExecute: func(*modelrunner.Batch) error {

@@ -1,8 +1,11 @@
-// Package engine is the bundled inference engine: vLLM V1's shape in Go, small enough to be read, with a life that can be checked.
+// Package engine is the bundled inference engine: vLLM V1's shape in Go, small enough to be read,
+// with a life that can be checked.
 //
-// [Open] loads a Hugging Face checkpoint and starts one goroutine that computes in steps: a scheduler with continuous batching, chunked prefill
-// and preemption, a paged KV cache with a prefix cache, a model runner on one device or on several that share the model (Config.TensorParallel), a
-// sampler. [Engine.Generate] and [Engine.Stream] hand requests to it. [Engine.Shutdown] ends it and proves that the device memory is back.
+// [Open] loads a Hugging Face checkpoint and starts one goroutine that computes in steps: a
+// scheduler with continuous batching, chunked prefill and preemption, a paged KV cache with a
+// prefix cache, a model runner on one device or on several that share the model
+// (Config.TensorParallel), a sampler. [Engine.Generate] and [Engine.Stream] hand requests to it.
+// [Engine.Shutdown] ends it and proves that the device memory is back.
 //
 // What it prints when it fails:
 //
@@ -37,16 +40,18 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Engine serves one model. Its methods are safe for concurrent use. Shut it down when done: one that is dropped is reported through
-// Config.Logger, and keeps its memory.
+// Engine serves one model. Its methods are safe for concurrent use. Shut it down when done: one
+// that is dropped is reported through Config.Logger, and keeps its memory.
 type Engine struct {
 	b       backend
 	dropped runtime.Cleanup
 }
 
-// Open loads a model and starts an engine. The context is for the loading only: when it ends, Open gives up and releases what it has.
+// Open loads a model and starts an engine. The context is for the loading only: when it ends, Open
+// gives up and releases what it has.
 //
-// Errors: [*ParamError], [ErrOutOfMemory] with the numbers, [*CheckpointError], the context's, or [ErrEngineDead] when a child core died of it.
+// Errors: [*ParamError], [ErrOutOfMemory] with the numbers, [*CheckpointError], the context's, or
+// [ErrEngineDead] when a child core died of it.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := checkContext(ctx); err != nil {
 		return nil, err
@@ -101,7 +106,8 @@ func errStartTimeout(limit time.Duration) error {
 // Config is what Open was given, with every default filled in.
 func (e *Engine) Config() Config { return e.b.config() }
 
-// EOSTokenIDs are the tokens that end a sequence, as the checkpoint says: generation_config.json's, else config.json's.
+// EOSTokenIDs are the tokens that end a sequence, as the checkpoint says: generation_config.json's,
+// else config.json's.
 func (e *Engine) EOSTokenIDs() []int32 { return slices.Clone(e.b.eosTokenIDs()) }
 
 // State is where the engine stands in its life.
@@ -110,34 +116,42 @@ func (e *Engine) State() State { return e.b.counters().State }
 // Stats gives the counters of the last step. A request that has been answered is in them.
 func (e *Engine) Stats() Stats { return e.b.counters() }
 
-// Holdings lists the device memory that the engine owns now; nothing after a Shutdown that went well.
+// Holdings lists the device memory that the engine owns now; nothing after a Shutdown that went
+// well.
 func (e *Engine) Holdings() []ledger.Holding { return e.b.holdings() }
 
 // Faults says which of Config.Faults struck.
 func (e *Engine) Faults() []FaultReport { return e.b.faultReports() }
 
-// Done is closed when the engine takes no more work for good: it has failed, or it was shut down. Err says which.
+// Done is closed when the engine takes no more work for good: it has failed, or it was shut down.
+// Err says which.
 func (e *Engine) Done() <-chan struct{} { return e.b.over() }
 
-// Err is nil while the engine lives, [ErrEngineDead] with the cause when it failed, and else [ErrStopped].
+// Err is nil while the engine lives, [ErrEngineDead] with the cause when it failed, and else
+// [ErrStopped].
 func (e *Engine) Err() error { return e.b.err() }
 
-// Parts lists what nobody may reach after Shutdown, by name, for checks that hold them weakly. Nothing is left to list after Shutdown.
+// Parts lists what nobody may reach after Shutdown, by name, for checks that hold them weakly.
+// Nothing is left to list after Shutdown.
 func (e *Engine) Parts() map[string]any { return e.b.parts() }
 
-// PIDs lists the engine's own processes: the core of a [ChildProcess] engine until it is reaped, else none.
+// PIDs lists the engine's own processes: the core of a [ChildProcess] engine until it is reaped,
+// else none.
 func (e *Engine) PIDs() []int { return e.b.pids() }
 
-// Encode turns text into token ids, with the special tokens that the tokenizer puts around a prompt. Errors: [ErrNoTokenizer], [ErrStopped].
+// Encode turns text into token ids, with the special tokens that the tokenizer puts around a
+// prompt. Errors: [ErrNoTokenizer], [ErrStopped].
 func (e *Engine) Encode(text string) ([]int32, error) { return e.b.encode(text) }
 
 // Decode turns token ids into text, without special tokens. Errors: [ErrNoTokenizer], [ErrStopped].
 func (e *Engine) Decode(ids []int32) (string, error) { return e.b.decode(ids) }
 
-// Abort ends the live request with this ID: its output is what it has so far, with FinishAbort. It says whether there was such a request.
+// Abort ends the live request with this ID: its output is what it has so far, with FinishAbort. It
+// says whether there was such a request.
 func (e *Engine) Abort(id string) bool { return e.b.abortID(id) }
 
-// ResetPrefixCache forgets all cached prompts. [ErrBlocksInUse], with the number, when sequences still use some.
+// ResetPrefixCache forgets all cached prompts. [ErrBlocksInUse], with the number, when sequences
+// still use some.
 func (e *Engine) ResetPrefixCache(ctx context.Context) error {
 	defer runtime.KeepAlive(e)
 	if err := checkContext(ctx); err != nil {
@@ -146,7 +160,8 @@ func (e *Engine) ResetPrefixCache(ctx context.Context) error {
 	return e.b.resetPrefixCache(ctx)
 }
 
-// checkContext refuses a nil context here, where only its caller is hurt: the loop, which serves everybody, would die of it.
+// checkContext refuses a nil context here, where only its caller is hurt: the loop, which serves
+// everybody, would die of it.
 func checkContext(ctx context.Context) error {
 	if ctx == nil {
 		return paramError("ctx", nil, "a context, context.Background() at least")

@@ -34,7 +34,8 @@ func openTiny(t *testing.T, cfg Config) *Engine {
 	return e
 }
 
-// openFake opens an engine with a runner that has no model, 64 tokens and 1024 positions; with the GPT-2 style tokenizer when text is set.
+// openFake opens an engine with a runner that has no model, 64 tokens and 1024 positions; with the
+// GPT-2 style tokenizer when text is set.
 func openFake(t *testing.T, cfg Config, r *fakerunner.Runner, text bool) *Engine {
 	t.Helper()
 	e, err := open(t.Context(), cfg, fakeLoader(r, text))
@@ -93,7 +94,8 @@ func one(tb testing.TB, e *Engine, prompt []int32, p SamplingParams) Completion 
 	return outs[0].Completions[0]
 }
 
-// golden is what Hugging Face transformers made of the tiny Llama (engine/internal/modelrunner/testdata).
+// golden is what Hugging Face transformers made of the tiny Llama
+// (engine/internal/modelrunner/testdata).
 type golden struct {
 	Prompts []struct {
 		IDs      []int32   `json:"ids"`

@@ -13,8 +13,9 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// ErrCUDALost is in the cause of an engine's death, and in what Open says afterwards, when a fault of the device (an illegal address, a failed
-// launch) has left a process without any CUDA context, on all its devices.
+// ErrCUDALost is in the cause of an engine's death, and in what Open says afterwards, when a fault
+// of the device (an illegal address, a failed launch) has left a process without any CUDA context,
+// on all its devices.
 var ErrCUDALost = errors.New("engine: CUDA is lost, on all devices, to the process that computed: only a new process can use it; " +
 	"with Config.Core ChildProcess that is the core's alone, and another engine can be opened")
 
@@ -53,8 +54,8 @@ func (e *LeakError) Error() string {
 	return s
 }
 
-// ShutdownTimeoutError says what Shutdown was still waiting for when its context ended. The shutdown goes on; another call of Shutdown waits
-// for it again.
+// ShutdownTimeoutError says what Shutdown was still waiting for when its context ended. The
+// shutdown goes on; another call of Shutdown waits for it again.
 type ShutdownTimeoutError struct {
 	Phase   string        // what the engine was doing
 	Running time.Duration // for how long
@@ -68,7 +69,8 @@ func (e *ShutdownTimeoutError) Error() string {
 // Unwrap is the context's error.
 func (e *ShutdownTimeoutError) Unwrap() error { return e.Cause }
 
-// CheckpointError is what is wrong with a checkpoint: it names the file, the tensor or field, what it has and what is accepted.
+// CheckpointError is what is wrong with a checkpoint: it names the file, the tensor or field, what
+// it has and what is accepted.
 type CheckpointError = checkpoint.Error
 
 // public adds the error that a user can test for to one of an internal package.
@@ -92,7 +94,8 @@ func public(err error) error {
 	return err
 }
 
-// fatal says whether an engine ends with this error, whatever it was doing: after a panic nothing is sure, and a dead context does nothing any more.
+// fatal says whether an engine ends with this error, whatever it was doing: after a panic nothing
+// is sure, and a dead context does nothing any more.
 func fatal(err error) bool {
 	var p *PanicError
 	return errors.As(err, &p) || errors.Is(err, cuda.ErrContextDead)

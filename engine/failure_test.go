@@ -45,7 +45,8 @@ func TestFaultsInOpen(t *testing.T) {
 	}
 }
 
-// A fault in a step: all requests of now and later get the cause, and the engine still gives everything back.
+// A fault in a step: all requests of now and later get the cause, and the engine still gives
+// everything back.
 func TestFaultsInSteps(t *testing.T) {
 	for _, point := range []FaultPoint{FaultForward, FaultSample, FaultOutput} {
 		for _, action := range []FaultAction{ActError, ActPanic, ActOOM} {

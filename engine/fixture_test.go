@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a suite does with the fixture: the same text before and after each sleep, and nothing left, also when the test ends in a sleep.
+// What a suite does with the fixture: the same text before and after each sleep, and nothing left,
+// also when the test ends in a sleep.
 func TestSleepThroughTheFixture(t *testing.T) {
 	const prompt = "The lighthouse"
 	want := runner.New(t, runner.Config{Model: fixtures.Bundled()}).GenerateGreedy(prompt, 24).Text

@@ -11,9 +11,11 @@ import (
 
 // Generate answers requests, in order. All of them are checked before any is started.
 //
-// Errors: [*ParamError], [ErrPromptTooBig] or [ErrNoTokenizer] for a request that cannot run; [ErrStopped], [ErrSleeping] or [ErrEngineDead] when
-// the engine cannot; the context's when it ends, which aborts the requests. When requests were started and the context lasts, the outputs are
-// complete in number even with an error: FinishReason says what became of each ("abort" when the engine was shut down meanwhile).
+// Errors: [*ParamError], [ErrPromptTooBig] or [ErrNoTokenizer] for a request that cannot run;
+// [ErrStopped], [ErrSleeping] or [ErrEngineDead] when the engine cannot; the context's when it
+// ends, which aborts the requests. When requests were started and the context lasts, the outputs
+// are complete in number even with an error: FinishReason says what became of each ("abort" when
+// the engine was shut down meanwhile).
 func (e *Engine) Generate(ctx context.Context, reqs ...Request) ([]Output, error) {
 	defer runtime.KeepAlive(e)
 	if err := checkContext(ctx); err != nil {
@@ -61,8 +63,8 @@ func unfinished(rs []*request) int {
 	return n
 }
 
-// Stream answers one request step by step; each range over the result starts it anew. Leaving the loop aborts the request. An error comes last,
-// with an empty Delta; they are those of Generate.
+// Stream answers one request step by step; each range over the result starts it anew. Leaving the
+// loop aborts the request. An error comes last, with an empty Delta; they are those of Generate.
 func (e *Engine) Stream(ctx context.Context, req Request) iter.Seq2[Delta, error] {
 	return func(yield func(Delta, error) bool) {
 		defer runtime.KeepAlive(e)
@@ -185,7 +187,8 @@ func (c *core) whyNoTokenizer() string {
 	return c.cfg.Model + " has no tokenizer.json"
 }
 
-// checkTokens refuses ids that the model has no embedding for. A tokenizer may give such: it can have tokens that the model was never resized for.
+// checkTokens refuses ids that the model has no embedding for. A tokenizer may give such: it can
+// have tokens that the model was never resized for.
 func checkTokens(q *Request, tokens []int32, l limits) error {
 	for i, id := range tokens {
 		switch {
@@ -202,7 +205,8 @@ func checkTokens(q *Request, tokens []int32, l limits) error {
 	return nil
 }
 
-// nameRequests gives each request its number, and with it an ID and a seed when it has none. The caller holds the lock.
+// nameRequests gives each request its number, and with it an ID and a seed when it has none. The
+// caller holds the lock.
 func (c *core) nameRequests(rs []*request) error {
 	for i, r := range rs {
 		if r.id == "" {
@@ -232,7 +236,8 @@ func (c *core) nameRequests(rs []*request) error {
 	return nil
 }
 
-// mix is splitmix64 (Steele, Lea, Flood 2014) of a seed's n-th value: near numbers give unlike seeds.
+// mix is splitmix64 (Steele, Lea, Flood 2014) of a seed's n-th value: near numbers give unlike
+// seeds.
 func mix(seed, n uint64) uint64 {
 	z := seed + n*0x9E3779B97F4A7C15
 	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9

@@ -15,7 +15,8 @@ import (
 
 var long = SamplingParams{MaxTokens: 900, IgnoreEOS: true}
 
-// idle waits until the loop has done what was posted, and checks that nothing runs or holds a block.
+// idle waits until the loop has done what was posted, and checks that nothing runs or holds a
+// block.
 func idle(t *testing.T, e *Engine) Stats {
 	t.Helper()
 	require.NoError(t, e.ResetPrefixCache(t.Context()), "no block is in use")

@@ -82,7 +82,8 @@ func TestLogprobsEqualTransformers(t *testing.T) {
 	}
 }
 
-// The log-probability of a prompt's token is that of the same token as an output; a prefix hit and chunks do not change it.
+// The log-probability of a prompt's token is that of the same token as an output; a prefix hit and
+// chunks do not change it.
 func TestPromptLogprobs(t *testing.T) {
 	g := loadGolden(t)
 	for name, cfg := range map[string]Config{"one chunk": {}, "chunks of 5": {MaxNumBatchedTokens: 5}} {
@@ -134,7 +135,8 @@ func TestProcessorsEqualTransformers(t *testing.T) {
 	}
 }
 
-// A seeded request gives the same output alone, in a batch, after a preemption and in chunks; n outputs differ from each other.
+// A seeded request gives the same output alone, in a batch, after a preemption and in chunks; n
+// outputs differ from each other.
 func TestSeedsDoNotDependOnTheBatch(t *testing.T) {
 	g := loadGolden(t)
 	random := SamplingParams{MaxTokens: 40, Temperature: 1, TopP: 0.95, TopK: 100, Seed: ptr(int64(7)), N: 3, IgnoreEOS: true}
@@ -174,7 +176,8 @@ func TestSeedsDoNotDependOnTheBatch(t *testing.T) {
 	}
 }
 
-// Requests without a seed differ from each other, and an engine with the same Config.Seed repeats them.
+// Requests without a seed differ from each other, and an engine with the same Config.Seed repeats
+// them.
 func TestUnseededRequests(t *testing.T) {
 	run := func(seed int64) [2][]int32 {
 		e := openTiny(t, Config{Seed: seed})

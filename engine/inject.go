@@ -12,7 +12,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// faults are the injected ones of an engine. Each fires at most once on a rank, so that what comes after a failure can be tested too.
+// faults are the injected ones of an engine. Each fires at most once on a rank, so that what comes
+// after a failure can be tested too.
 type faults struct {
 	profiling atomic.Bool         // a forward pass is Open's
 	announce  func([]FaultReport) // when one is about to strike; nil: nobody needs it
@@ -43,7 +44,8 @@ func (f *faults) report() []FaultReport {
 	return append([]FaultReport(nil), f.reports...)
 }
 
-// hangUntil changes what ends a hang in the shutdown. What strikes elsewhere ends with the engine's life: it may do so after the shutdown was ordered.
+// hangUntil changes what ends a hang in the shutdown. What strikes elsewhere ends with the engine's
+// life: it may do so after the shutdown was ordered.
 func (f *faults) hangUntil(ctx context.Context) {
 	f.mu.Lock()
 	f.release = ctx
@@ -172,7 +174,8 @@ func checkFault(f Fault, i, ranks int) error {
 	return nil
 }
 
-// panicError turns a recovered value into an error. Only errors are kept as they are: anything else could keep the engine reachable.
+// panicError turns a recovered value into an error. Only errors are kept as they are: anything else
+// could keep the engine reachable.
 func panicError(phase string, v any, stack []byte) *PanicError {
 	e := &PanicError{Phase: phase, Value: fmt.Sprint(v), Stack: string(stack)}
 	if err, ok := v.(error); ok {

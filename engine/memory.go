@@ -28,7 +28,8 @@ const (
 	cpuCacheMax  = 1 << 30
 )
 
-// plan sizes the KV cache. One sequence of MaxModelLen must fit: an explicit MaxModelLen that does not is refused, the default shrinks.
+// plan sizes the KV cache. One sequence of MaxModelLen must fit: an explicit MaxModelLen that does
+// not is refused, the default shrinks.
 func (in kvInput) plan() (kvPlan, error) {
 	cfg, size := in.cfg, in.cfg.BlockSize
 	want := cfg.MaxModelLen
@@ -71,7 +72,8 @@ func (in kvInput) budget(perSeq int64) (bytes int64, from string, err error) {
 		bytes, from, err = in.budget(perSeq)
 		return min(bytes, int64(cfg.MaxNumSeqs)*perSeq*in.bytesPerBlock), from, err
 	case cfg.MemoryUtilization > 0:
-		// vLLM's rule: the share is of the whole device, and what anybody else holds already counts against it.
+		// vLLM's rule: the share is of the whole device, and what anybody else holds already counts
+		// against it.
 		share := int64(cfg.MemoryUtilization * float64(in.total))
 		used := in.total - in.free
 		if share <= used {

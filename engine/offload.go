@@ -60,7 +60,8 @@ func (c *core) hostMemory(bytesPerBlock int64) (offload.Connector, error) {
 	return offload.NewHost(alloc, want, bytesPerBlock)
 }
 
-// forget empties the prefix cache, both tiers of it. Transfers under way are given up and waited for, so that it works in an idle engine too.
+// forget empties the prefix cache, both tiers of it. Transfers under way are given up and waited
+// for, so that it works in an idle engine too.
 func (c *core) forget(ctx context.Context) error {
 	if c.tier != nil && c.sched.Running()+c.sched.Fetching() == 0 {
 		if err := c.tier.Reset(ctx); err != nil {

@@ -31,7 +31,8 @@ func settled(tb testing.TB, e *engine.Engine) engine.Stats {
 	return e.Stats()
 }
 
-// firstTokens gives the median times to the first token: computed, found on the device, and found in host memory.
+// firstTokens gives the median times to the first token: computed, found on the device, and found
+// in host memory.
 func firstTokens(tb testing.TB, rounds int) (cold, device, host time.Duration) {
 	tb.Helper()
 	e, err := engine.Open(tb.Context(), engine.Config{Model: fixtures.Bundled(), Device: "cpu", OffloadBytes: 64 << 20, KVCacheBytes: 32 * 16 * 6144, MaxModelLen: 500})

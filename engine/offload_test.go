@@ -52,7 +52,8 @@ func (f *faulty) Load(ctx context.Context, k offload.Key, write func([]byte) err
 	})
 }
 
-// openFaulty opens an engine of the tiny Llama whose host memory can fail, with room for 24 blocks on the device.
+// openFaulty opens an engine of the tiny Llama whose host memory can fail, with room for 24 blocks
+// on the device.
 func openFaulty(t *testing.T, d testDevice, f *faulty, cfg Config, timeout time.Duration) *Engine {
 	t.Helper()
 	cfg.Model, cfg.Device, cfg.OffloadBytes = tinyLlama, d.config, 4<<20
@@ -108,7 +109,8 @@ func expected(t *testing.T, d testDevice) []int32 {
 	return one(t, openTiny(t, Config{Device: "cpu", MaxModelLen: 160}), prompt100, SamplingParams{MaxTokens: 12, IgnoreEOS: true}).TokenIDs
 }
 
-// A prefix that the device has lost comes back from host memory, and the output is the same; rubbish there would be noticed.
+// A prefix that the device has lost comes back from host memory, and the output is the same;
+// rubbish there would be noticed.
 func TestOffloadHit(t *testing.T) { onDevices(t, testOffloadHit) }
 
 func testOffloadHit(t *testing.T, d testDevice) {
@@ -194,7 +196,8 @@ func deaf() (fault func(context.Context) error, hung <-chan struct{}, release fu
 	return func(context.Context) error { in <- struct{}{}; <-out; return nil }, in, sync.OnceFunc(func() { close(out) })
 }
 
-// An idle engine with copies under way can be reset: vLLM's cannot, because nothing steps it. See its issue 38503.
+// An idle engine with copies under way can be reset: vLLM's cannot, because nothing steps it. See
+// its issue 38503.
 func TestResetUnderPendingOffload(t *testing.T) { onDevices(t, testResetUnderPendingOffload) }
 
 func testResetUnderPendingOffload(t *testing.T, d testDevice) {
@@ -210,7 +213,8 @@ func testResetUnderPendingOffload(t *testing.T, d testDevice) {
 	assert.Zero(t, s.KVBlocksUsed+s.KVBlocksCached+s.OffloadBlocksUsed)
 }
 
-// A copy that cannot be ended bounds nothing but its own place: the reset says what it is and ends with its context, the engine serves on.
+// A copy that cannot be ended bounds nothing but its own place: the reset says what it is and ends
+// with its context, the engine serves on.
 func TestResetEndsWithItsContext(t *testing.T) { onDevices(t, testResetEndsWithItsContext) }
 
 func testResetEndsWithItsContext(t *testing.T, d testDevice) {
@@ -254,7 +258,8 @@ func testResetUnderLoadRefuses(t *testing.T, d testDevice) {
 	assert.Zero(t, e.Stats().OffloadBlocksUsed)
 }
 
-// Shutdown with copies under way ends them first. One that cannot be ended is waited for within a bound, and its memory is named.
+// Shutdown with copies under way ends them first. One that cannot be ended is waited for within a
+// bound, and its memory is named.
 func TestShutdownUnderPendingOffload(t *testing.T) { onDevices(t, testShutdownUnderPendingOffload) }
 
 func testShutdownUnderPendingOffload(t *testing.T, d testDevice) {
@@ -354,7 +359,8 @@ func testOffloadConfig(t *testing.T, d testDevice) {
 	assert.ErrorIs(t, err, ErrOutOfMemory)
 }
 
-// Many requests with few prompts on a device that holds one or two of them: every output is what the prompt gives alone.
+// Many requests with few prompts on a device that holds one or two of them: every output is what
+// the prompt gives alone.
 func TestOffloadUnderLoad(t *testing.T) {
 	r := &fakerunner.Runner{}
 	e := openFake(t, Config{Model: "fake", MaxModelLen: 256, KVCacheBytes: 24 * fakerunner.BytesPerBlock, OffloadBytes: 100 * fakerunner.BytesPerBlock}, r, false)
@@ -393,7 +399,8 @@ func TestOffloadUnderLoad(t *testing.T) {
 	require.NoError(t, e.ResetPrefixCache(t.Context()))
 }
 
-// A sleep drops the KV cache whatever becomes of the copies: after Wake no prefix is found that is not there any more.
+// A sleep drops the KV cache whatever becomes of the copies: after Wake no prefix is found that is
+// not there any more.
 func TestSleepUnderHangingOffload(t *testing.T) { onDevices(t, testSleepUnderHangingOffload) }
 
 func testSleepUnderHangingOffload(t *testing.T, d testDevice) {

@@ -22,7 +22,8 @@ type model struct {
 	limits
 }
 
-// loader makes the runner of an engine. It resolves what the configuration leaves to the checkpoint. When it fails, it has released everything.
+// loader makes the runner of an engine. It resolves what the configuration leaves to the
+// checkpoint. When it fails, it has released everything.
 type loader func(c *core) (model, error)
 
 // loadCheckpoint opens a checkpoint folder on the configured device.
@@ -52,7 +53,8 @@ func loadCheckpoint(c *core) (model, error) {
 	return m, nil
 }
 
-// warnUnused names tensors of a checkpoint that the model has no place for. Nothing may be wrong, or config.json may describe another model.
+// warnUnused names tensors of a checkpoint that the model has no place for. Nothing may be wrong,
+// or config.json may describe another model.
 func warnUnused(log *slog.Logger, model string, names []string) {
 	const most = 5
 	if len(names) == 0 {

@@ -126,8 +126,8 @@ func or(v, def float64) float64 {
 	return v
 }
 
-// checkNumbers checks each number's range. Source of the ranges: vLLM's SamplingParams, and transformers' logits processors for TypicalP,
-// EpsilonCutoff and NoRepeatNGramSize.
+// checkNumbers checks each number's range. Source of the ranges: vLLM's SamplingParams, and
+// transformers' logits processors for TypicalP, EpsilonCutoff and NoRepeatNGramSize.
 func checkNumbers(p *SamplingParams) error {
 	inf := math.Inf(1)
 	for _, n := range []number{
@@ -235,8 +235,9 @@ func checkID(field string, id int32, vocab int) error {
 	return nil
 }
 
-// badWords turns words into token sequences, each as it is at the start of a text and as it is after a space. vLLM leaves the second out when its
-// length differs from the first's, and then a word of two tokens comes out freely after a space.
+// badWords turns words into token sequences, each as it is at the start of a text and as it is
+// after a space. vLLM leaves the second out when its length differs from the first's, and then a
+// word of two tokens comes out freely after a space.
 func badWords(words []string, l limits) ([][]int32, error) {
 	if len(words) == 0 {
 		return nil, nil

@@ -107,7 +107,8 @@ func TestParamsResolved(t *testing.T) {
 	}
 }
 
-// The sequences of a bad word: as it stands, and as it stands after a space when that is another sequence, of whatever length.
+// The sequences of a bad word: as it stands, and as it stands after a space when that is another
+// sequence, of whatever length.
 func TestBadWords(t *testing.T) {
 	tok := gpt2(t)
 	got, _, err := resolveParams(SamplingParams{BadWords: []string{" the"}}, limits{vocab: tok.VocabSize(), tok: tok})
@@ -117,7 +118,8 @@ func TestBadWords(t *testing.T) {
 	assert.Equal(t, [][]int32{plain, spaced}, got.BadWords)
 }
 
-// Whatever the parameters, a request is refused with a typed error, or fails alone, or ends well; the engine goes on.
+// Whatever the parameters, a request is refused with a typed error, or fails alone, or ends well;
+// the engine goes on.
 func TestAnyParams(t *testing.T) {
 	e := openTiny(t, Config{})
 	float := rapid.OneOf(rapid.Float64(), rapid.Float64Range(0, 1), rapid.SampledFrom([]float64{0, 1, math.NaN(), math.Inf(1), math.Inf(-1)}))

@@ -9,7 +9,8 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 )
 
-// request is a Request on its way through the engine. It refers to nothing of the engine, so whoever keeps one keeps only that.
+// request is a Request on its way through the engine. It refers to nothing of the engine, so
+// whoever keeps one keeps only that.
 //
 // The loop owns it until done is closed; only deltas are shared before.
 type request struct {
@@ -32,7 +33,8 @@ type request struct {
 	more   chan struct{} // deltas came
 }
 
-// newRequest makes a request of checked parameters. All completions share one prompt and differ in their seed.
+// newRequest makes a request of checked parameters. All completions share one prompt and differ in
+// their seed.
 func newRequest(id, prompt string, tokens []int32, params sample.Params, r rules, maxLen int, tok *tokenizer.Tokenizer, unseeded bool) *request {
 	q := &request{id: id, unseeded: unseeded, rules: r, live: r.n, done: make(chan struct{}), more: make(chan struct{}, 1)}
 	q.out = Output{Prompt: prompt, PromptTokenIDs: slices.Clone(tokens)}
@@ -65,7 +67,8 @@ func (r *request) seed(seed uint64) {
 	}
 }
 
-// addPromptLogprobs enters those of a chunk, whose first token has the given position. A chunk that is computed again gives the same.
+// addPromptLogprobs enters those of a chunk, whose first token has the given position. A chunk that
+// is computed again gives the same.
 func (r *request) addPromptLogprobs(first int, lps [][]sample.Logprob, tok *tokenizer.Tokenizer) {
 	for i, lp := range lps {
 		r.out.PromptLogprobs[first+i+1] = logprobsOf(lp, tok)
@@ -106,8 +109,9 @@ func (r *request) rouse() {
 	}
 }
 
-// result is what became of the request, once it is done. When the engine is over instead, it had no way to end the request (a step hangs): then
-// this says so in its place. Whatever the loop owns stays untouched.
+// result is what became of the request, once it is done. When the engine is over instead, it had no
+// way to end the request (a step hangs): then this says so in its place. Whatever the loop owns
+// stays untouched.
 func (r *request) result(over bool, b backend) (Output, error) {
 	select {
 	case <-r.done:
@@ -192,7 +196,8 @@ func (p *completion) accept(id int32, lps []sample.Logprob, l limits) bool {
 	return true
 }
 
-// stopsAt says whether a token ends the completion, apart from stop strings. Before MinTokens the sampler gives none that does.
+// stopsAt says whether a token ends the completion, apart from stop strings. Before MinTokens the
+// sampler gives none that does.
 func (p *completion) stopsAt(id int32) (FinishReason, string) {
 	r := &p.req.rules
 	switch {

@@ -77,7 +77,8 @@ func (c Config) resolve() (Config, error) {
 	return c, nil
 }
 
-// resolveModel checks what depends on the checkpoint's longest sequence. Without chunked prefill a whole prompt must fit into one step.
+// resolveModel checks what depends on the checkpoint's longest sequence. Without chunked prefill a
+// whole prompt must fit into one step.
 func (c Config) resolveModel(maxPositions int) (Config, error) {
 	const tokens = 2048
 	if c.MaxModelLen > maxPositions {

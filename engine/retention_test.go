@@ -21,8 +21,9 @@ type kept struct {
 	more []any
 }
 
-// After Shutdown nothing of the engine is reachable but for what the caller asked for: not the handle, not the runner, not the loop's parts,
-// whatever happened before, with all results and errors still held.
+// After Shutdown nothing of the engine is reachable but for what the caller asked for: not the
+// handle, not the runner, not the loop's parts, whatever happened before, with all results and
+// errors still held.
 func TestNothingKeepsAnEngine(t *testing.T) {
 	req := Request{PromptTokenIDs: ids(5, 0), Sampling: SamplingParams{MaxTokens: 30, IgnoreEOS: true, Logprobs: ptr(3)}}
 	for _, tc := range []struct {
@@ -90,7 +91,8 @@ func TestNothingKeepsAnEngine(t *testing.T) {
 	}
 }
 
-// lifeOf opens an engine, uses it, shuts it down, and tells which of its parts can still be reached.
+// lifeOf opens an engine, uses it, shuts it down, and tells which of its parts can still be
+// reached.
 func lifeOf(t *testing.T, faults []Fault, use func(*testing.T, *Engine, *kept), k *kept) (held []*Engine, alive func() []string) {
 	e, err := Open(t.Context(), Config{Model: tinyLlama, Logger: quiet, Faults: faults})
 	require.NoError(t, err)

@@ -14,13 +14,15 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Shutdown ends the engine: running requests end with FinishAbort, their callers get [ErrStopped], and everything that the engine holds is given
-// back, whatever fails on the way. It works in every state, and every call gives the same result. To let running requests finish, call
-// [Engine.Drain] before. An engine that is still loading is ended by the context of Open.
+// Shutdown ends the engine: running requests end with FinishAbort, their callers get [ErrStopped],
+// and everything that the engine holds is given back, whatever fails on the way. It works in every
+// state, and every call gives the same result. To let running requests finish, call [Engine.Drain]
+// before. An engine that is still loading is ended by the context of Open.
 //
-// Errors: what a release step said, and [*LeakError] when device memory is left. When ctx ends first, [*ShutdownTimeoutError] names what is still
-// running; the shutdown goes on, and another call waits for it again. The core of a [ChildProcess] engine is killed instead, within the context:
-// then the error is [ErrKilled], with what it was doing.
+// Errors: what a release step said, and [*LeakError] when device memory is left. When ctx ends
+// first, [*ShutdownTimeoutError] names what is still running; the shutdown goes on, and another
+// call waits for it again. The core of a [ChildProcess] engine is killed instead, within the
+// context: then the error is [ErrKilled], with what it was doing.
 func (e *Engine) Shutdown(ctx context.Context) error {
 	if err := checkContext(ctx); err != nil {
 		return err
@@ -67,7 +69,8 @@ func (c *core) doing() string {
 	return c.current()
 }
 
-// current is what the loop does now, and on which devices of several, if they are not just waiting for each other; the caller holds the lock.
+// current is what the loop does now, and on which devices of several, if they are not just waiting
+// for each other; the caller holds the lock.
 func (c *core) current() string {
 	if g, ok := c.runner.(interface{ Busy() []string }); ok {
 		if busy := g.Busy(); len(busy) > 0 {
@@ -77,7 +80,8 @@ func (c *core) current() string {
 	return c.phase
 }
 
-// release ends all requests, gives everything back, and checks that nothing is left. It runs last in the loop, or in an Open that failed.
+// release ends all requests, gives everything back, and checks that nothing is left. It runs last
+// in the loop, or in an Open that failed.
 func (c *core) release() {
 	c.mu.Lock()
 	if c.state.to(ShuttingDown) { // an Open that failed
@@ -105,7 +109,8 @@ func (c *core) release() {
 	close(c.stopped)
 }
 
-// givenBack is "13.5 MiB of 13.5 MiB given back", and of several devices how much each: "(cpu:0 6.8 MiB of 6.8 MiB, cpu:1 0 B of 6.7 MiB)".
+// givenBack is "13.5 MiB of 13.5 MiB given back", and of several devices how much each: "(cpu:0 6.8
+// MiB of 6.8 MiB, cpu:1 0 B of 6.7 MiB)".
 func givenBack(before, after map[string]int64) string {
 	var had, left int64
 	var each []string

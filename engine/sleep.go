@@ -18,16 +18,20 @@ const (
 	TagKVCache = "kv_cache" // empty
 )
 
-// Sleep gives all device memory back until Wake. Level 1 keeps the weights on the host: on a GPU as a copy in page-locked memory, on the CPU device as
-// the mapped files of the checkpoint; the ledger lists either under "host". Level 2 keeps nothing: Wake loads the checkpoint again. An engine that sleeps
-// at level 1 can go to level 2; otherwise a second Sleep releases what a Wake has brought back.
+// Sleep gives all device memory back until Wake. Level 1 keeps the weights on the host: on a GPU as
+// a copy in page-locked memory, on the CPU device as the mapped files of the checkpoint; the ledger
+// lists either under "host". Level 2 keeps nothing: Wake loads the checkpoint again. An engine that
+// sleeps at level 1 can go to level 2; otherwise a second Sleep releases what a Wake has brought
+// back.
 //
-// Running requests end with FinishAbort and what they have, and their callers get [ErrSleeping], as does who comes while the engine sleeps: wait
-// for your requests before, when they are to finish. The prefix cache is emptied, in host memory too, because Wake may find other weights there.
+// Running requests end with FinishAbort and what they have, and their callers get [ErrSleeping], as
+// does who comes while the engine sleeps: wait for your requests before, when they are to finish.
+// The prefix cache is emptied, in host memory too, because Wake may find other weights there.
 // Stats, Holdings, Encode and Decode work as ever.
 //
-// Errors: [*ParamError], a state's refusal, [errors.ErrUnsupported] when the device cannot. Memory that would not go is another, which Holdings
-// lists: the engine sleeps all the same, and Wake, Sleep and Shutdown try again. When ctx ends first, the engine falls asleep later.
+// Errors: [*ParamError], a state's refusal, [errors.ErrUnsupported] when the device cannot. Memory
+// that would not go is another, which Holdings lists: the engine sleeps all the same, and Wake,
+// Sleep and Shutdown try again. When ctx ends first, the engine falls asleep later.
 func (e *Engine) Sleep(ctx context.Context, level int) error {
 	defer runtime.KeepAlive(e)
 	if err := checkContext(ctx); err != nil {
@@ -36,11 +40,12 @@ func (e *Engine) Sleep(ctx context.Context, level int) error {
 	return e.b.sleep(ctx, level)
 }
 
-// Wake undoes Sleep: for the given tags ([TagWeights], [TagKVCache]), or for all. The engine takes work again once nothing sleeps. Of an engine
-// that does not sleep it asks nothing.
+// Wake undoes Sleep: for the given tags ([TagWeights], [TagKVCache]), or for all. The engine takes
+// work again once nothing sleeps. Of an engine that does not sleep it asks nothing.
 //
-// A call that fails has changed nothing: the engine sleeps as before, holds what it held, and can be woken again. Errors: [*ParamError] for a tag,
-// [ErrOutOfMemory], [*CheckpointError] when the files of level 2 are gone or not what they were, a state's refusal. When ctx ends first, the
+// A call that fails has changed nothing: the engine sleeps as before, holds what it held, and can
+// be woken again. Errors: [*ParamError] for a tag, [ErrOutOfMemory], [*CheckpointError] when the
+// files of level 2 are gone or not what they were, a state's refusal. When ctx ends first, the
 // engine wakes later.
 func (e *Engine) Wake(ctx context.Context, tags ...string) error {
 	defer runtime.KeepAlive(e)
@@ -88,8 +93,8 @@ func (c *core) sleepRefusal() error {
 	return nil
 }
 
-// ask has the loop do something, and waits for its answer. check runs at once, with the lock held. The context of do ends with ctx and with the
-// engine.
+// ask has the loop do something, and waits for its answer. check runs at once, with the lock held.
+// The context of do ends with ctx and with the engine.
 func (c *core) ask(ctx context.Context, what string, check func() error, do func(context.Context) error) error {
 	result := make(chan error, 1)
 	c.mu.Lock()

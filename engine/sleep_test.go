@@ -229,7 +229,8 @@ func TestSleepRefusals(t *testing.T) {
 	assert.ErrorIs(t, drained.Sleep(t.Context(), 2), ErrDraining)
 }
 
-// Everybody sleeps, wakes and asks at once: every error is a known one, and the engine is whole in the end.
+// Everybody sleeps, wakes and asks at once: every error is a known one, and the engine is whole in
+// the end.
 func TestSleepUnderLoad(t *testing.T) { onDevices(t, testSleepUnderLoad) }
 
 func testSleepUnderLoad(t *testing.T, d testDevice) {
@@ -270,8 +271,8 @@ func testSleepUnderLoad(t *testing.T, d testDevice) {
 	quietTransfers(t, e)
 }
 
-// A Sleep that was queued while the engine still slept, before a Wake took effect: the engine ends asleep, and a request that slipped in between
-// is refused.
+// A Sleep that was queued while the engine still slept, before a Wake took effect: the engine ends
+// asleep, and a request that slipped in between is refused.
 func TestSleepQueuedBeforeWake(t *testing.T) {
 	e := openTiny(t, Config{Device: "cpu"})
 	c := e.b.(*core)

@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A wake that fails, wherever it fails, leaves a sleeping engine that holds what it held; the next wake works.
+// A wake that fails, wherever it fails, leaves a sleeping engine that holds what it held; the next
+// wake works.
 func TestWakeIsTransactional(t *testing.T) { onDevices(t, testWakeIsTransactional) }
 
 func testWakeIsTransactional(t *testing.T, d testDevice) {
@@ -49,7 +50,8 @@ func testWakeIsTransactional(t *testing.T, d testDevice) {
 	}
 }
 
-// A release step that fails in Sleep: the engine sleeps, its error and Holdings name the memory, and Wake tries again first.
+// A release step that fails in Sleep: the engine sleeps, its error and Holdings name the memory,
+// and Wake tries again first.
 func TestSleepReleaseFails(t *testing.T) { onDevices(t, testSleepReleaseFails) }
 
 func testSleepReleaseFails(t *testing.T, d testDevice) {

@@ -69,7 +69,8 @@ func (s State) refusal(cause error) error {
 	return fmt.Errorf("%w: it is %s", ErrStopped, s)
 }
 
-// end is Engine.Err: nil while the engine lives. A cause is set together with Failed, so whoever sees Failed sees the error, too; done may come later.
+// end is Engine.Err: nil while the engine lives. A cause is set together with Failed, so whoever
+// sees Failed sees the error, too; done may come later.
 func (s State) end(cause error, done <-chan struct{}) error {
 	if cause == nil {
 		select {

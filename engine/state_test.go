@@ -20,7 +20,8 @@ func (f onLog) Handle(_ context.Context, r slog.Record) error { f(r); return nil
 func (f onLog) WithAttrs([]slog.Attr) slog.Handler            { return f }
 func (f onLog) WithGroup(string) slog.Handler                 { return f }
 
-// The log line comes before Done is closed: there the state is Failed already, and so must the error be there.
+// The log line comes before Done is closed: there the state is Failed already, and so must the
+// error be there.
 func TestWhoSeesFailedSeesTheError(t *testing.T) {
 	for _, core := range []Core{InProcess, ChildProcess} {
 		for _, f := range []Fault{{Point: FaultForward, Action: ActError, After: 3}, {Point: FaultForward, Action: ActExit, After: 3}} {

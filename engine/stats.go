@@ -6,7 +6,8 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// Stats are an engine's counters, as of its last step. Counts of tokens and requests are since Open.
+// Stats are an engine's counters, as of its last step. Counts of tokens and requests are since
+// Open.
 type Stats struct {
 	State   State
 	Devices int // that share the model

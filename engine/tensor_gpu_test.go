@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// twoGPUs opens the tiny Llama on two GPUs, in either kind of core: on the stand-in for libcuda, and on GPUs when there are two.
+// twoGPUs opens the tiny Llama on two GPUs, in either kind of core: on the stand-in for libcuda,
+// and on GPUs when there are two.
 func twoGPUs(t *testing.T, cfg Config, each func(t *testing.T, e *Engine, g golden)) {
 	t.Helper()
 	both := func(t *testing.T, d testDevice) {
@@ -60,7 +61,8 @@ func TestTwoGPUs(t *testing.T) {
 	})
 }
 
-// A step that fails on one GPU, by an error or a panic: all callers get it with the rank's name, and both GPUs give everything back.
+// A step that fails on one GPU, by an error or a panic: all callers get it with the rank's name,
+// and both GPUs give everything back.
 func TestTwoGPUsFault(t *testing.T) {
 	for rank := range 2 {
 		for _, action := range []FaultAction{ActError, ActPanic} {
@@ -81,7 +83,8 @@ func TestTwoGPUsFault(t *testing.T) {
 	}
 }
 
-// A core that is killed takes both GPUs' memory with it: the next engine finds as much as the one before.
+// A core that is killed takes both GPUs' memory with it: the next engine finds as much as the one
+// before.
 func TestTwoGPUsKilled(t *testing.T) {
 	blocks := map[string][]int{} // by device
 	for range 3 {

@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// twoDevices opens the tiny Llama on two CPU devices, in either kind of core; the golden answers are right. At the end the ledger is empty.
+// twoDevices opens the tiny Llama on two CPU devices, in either kind of core; the golden answers
+// are right. At the end the ledger is empty.
 func twoDevices(t *testing.T, cfg Config, each func(t *testing.T, e *Engine)) {
 	t.Helper()
 	for _, where := range []Core{InProcess, ChildProcess} {
@@ -54,7 +55,8 @@ func TestTwoDevices(t *testing.T) {
 	})
 }
 
-// A fault on one device, whichever and however: all callers get it, with the rank's name, and both devices give everything back.
+// A fault on one device, whichever and however: all callers get it, with the rank's name, and both
+// devices give everything back.
 func TestFaultsOnOneDevice(t *testing.T) {
 	for _, point := range []FaultPoint{FaultLoad, FaultAllocate, FaultProfile, FaultForward} {
 		for _, action := range []FaultAction{ActError, ActPanic, ActOOM} {
@@ -106,7 +108,8 @@ func TestFaultOnEveryDevice(t *testing.T) {
 	})
 }
 
-// A device that hangs hangs nobody else: the watchdog tells the callers which one it is, and Shutdown ends the hang.
+// A device that hangs hangs nobody else: the watchdog tells the callers which one it is, and
+// Shutdown ends the hang.
 func TestOneDeviceHangs(t *testing.T) {
 	for rank := range 2 {
 		e := openTiny(t, Config{

@@ -10,7 +10,8 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 )
 
-// text is a completion's text as it grows. A streamed text holds back as much as a stop string could still take away.
+// text is a completion's text as it grows. A streamed text holds back as much as a stop string
+// could still take away.
 type text struct {
 	decoder  *tokenizer.Stream
 	stop     []string
@@ -22,8 +23,9 @@ type text struct {
 	stopped  bool
 }
 
-// newText starts the text that follows a prompt: in vocabularies of the SentencePiece kind the first word of a text has no space before it, the first
-// of a continuation has. The decoder sees the prompt's end for that, as in vLLM; a run of special tokens there is shorter.
+// newText starts the text that follows a prompt: in vocabularies of the SentencePiece kind the
+// first word of a text has no space before it, the first of a continuation has. The decoder sees
+// the prompt's end for that, as in vLLM; a run of special tokens there is shorter.
 func newText(tok *tokenizer.Tokenizer, r rules, prompt []int32) *text {
 	t := &text{decoder: tok.NewStream(r.skipSpecial), stop: r.stop, include: r.includeStop}
 	for _, id := range prompt[max(0, len(prompt)-64):] {
@@ -38,8 +40,9 @@ func newText(tok *tokenizer.Tokenizer, r rules, prompt []int32) *text {
 	return t
 }
 
-// add appends a token's text. With search, a stop string in what is new ends the text: it is cut there and given. What the decoder keeps because a
-// later token could change it is searched too: it is the text so far, and with byte fallback even a line end waits there.
+// add appends a token's text. With search, a stop string in what is new ends the text: it is cut
+// there and given. What the decoder keeps because a later token could change it is searched too: it
+// is the text so far, and with byte fallback even a line end waits there.
 func (t *text) add(id int32, search bool) (stop string, ok bool) {
 	t.buf = append(t.buf, t.decoder.Push(id)...)
 	if len(t.stop) == 0 {

@@ -96,7 +96,8 @@ func TestStopStringsInOneToken(t *testing.T) {
 	}
 }
 
-// With byte fallback the decoder keeps a run of bytes until it ends. A stop string in it, a line end for one, counts at its token all the same.
+// With byte fallback the decoder keeps a run of bytes until it ends. A stop string in it, a line
+// end for one, counts at its token all the same.
 func TestStopStringsInByteTokens(t *testing.T) {
 	tok, err := tokenizer.Load("internal/tokenizer/testdata/llama2/tokenizer.json")
 	require.NoError(t, err)
@@ -129,7 +130,8 @@ func TestStopStringsInByteTokens(t *testing.T) {
 	}
 }
 
-// Prompt and text together read as one: the space between them is not lost. After special tokens alone a text begins, without one.
+// Prompt and text together read as one: the space between them is not lost. After special tokens
+// alone a text begins, without one.
 func TestTextFollowsThePrompt(t *testing.T) {
 	for _, name := range []string{"llama2", "metaspace"} {
 		tok, err := tokenizer.Load("internal/tokenizer/testdata/" + name + "/tokenizer.json")
@@ -168,7 +170,8 @@ func TestTextOfSpecialAndStoppingTokens(t *testing.T) {
 	assert.Equal(t, "Hello", text(SamplingParams{StopTokenIDs: []int32{end}, IncludeStopInOutput: true}))
 }
 
-// A character that takes several tokens comes out whole, streamed or not; one that was cut off is U+FFFD at the end.
+// A character that takes several tokens comes out whole, streamed or not; one that was cut off is
+// U+FFFD at the end.
 func TestCharactersAreWhole(t *testing.T) {
 	const text = "naïve 🦊 fox"
 	e := openFake(t, Config{Model: "fake"}, says(t, text), true)

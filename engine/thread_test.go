@@ -55,7 +55,8 @@ func TestLoopIsOnTheRunnersThread(t *testing.T) {
 	assert.False(t, r.closedOn.Load())
 }
 
-// A driver that hangs holds the thread that the loop is on: callers are told all the same, and Shutdown says what it waits for.
+// A driver that hangs holds the thread that the loop is on: callers are told all the same, and
+// Shutdown says what it waits for.
 func TestDriverHangs(t *testing.T) {
 	stub := cudatest.New(t, 1, 1<<30)
 	t.Setenv("ENGINETEST_LIBCUDA", stub.Path)

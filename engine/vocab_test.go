@@ -20,7 +20,8 @@ func edit(t *testing.T, path string, change func([]byte) []byte) {
 	require.NoError(t, os.WriteFile(path, change(data), 0o600))
 }
 
-// A tokenizer may have tokens that the model was never resized for: the message says whose they are.
+// A tokenizer may have tokens that the model was never resized for: the message says whose they
+// are.
 func TestATokenizerThatIsLargerThanTheModel(t *testing.T) {
 	dir := fixtures.Checkpoint(t, fixtures.Spec{Tokenizer: true})
 	edit(t, filepath.Join(dir, "tokenizer.json"), func(data []byte) []byte {

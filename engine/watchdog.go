@@ -7,14 +7,16 @@ import (
 	"github.com/enginetest/enginetest/internal/alarm"
 )
 
-// watchdog fails an engine whose step does not end: callers are told while the loop still hangs. The zero value watches nothing.
+// watchdog fails an engine whose step does not end: callers are told while the loop still hangs.
+// The zero value watches nothing.
 type watchdog struct {
 	bell  *alarm.Alarm
 	began time.Time // of the step; zero between steps; guarded by core.mu
 	fired error
 }
 
-// watch begins a step; the returned function ends it, and gives the error when it lasted too long: its results are nobody's any more.
+// watch begins a step; the returned function ends it, and gives the error when it lasted too long:
+// its results are nobody's any more.
 func (c *core) watch(step int64) (end func() error) {
 	limit := c.cfg.StepTimeout
 	if limit == 0 {

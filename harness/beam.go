@@ -16,9 +16,9 @@ type Beam struct {
 	Score    float64 // what beams are ranked by: Logprob ÷ number of tokens of prompt and output, as vLLM ranks with length penalty 1
 }
 
-// BeamSearch keeps, at every step, the width likeliest continuations of the prompt, and returns the width best that ended or reached
-// maxTokens, best first. Each step is one batch of single tokens with 2·width log-probabilities, so an engine with a prefix cache computes one
-// token a beam.
+// BeamSearch keeps, at every step, the width likeliest continuations of the prompt, and returns the
+// width best that ended or reached maxTokens, best first. Each step is one batch of single tokens
+// with 2·width log-probabilities, so an engine with a prefix cache computes one token a beam.
 func (r *Runner) BeamSearch(prompt llm.Request, width, maxTokens int) []Beam {
 	r.t.Helper()
 	if width < 1 || maxTokens < 1 {

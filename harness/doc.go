@@ -1,14 +1,18 @@
-// Package harness is the fixture for any engine: it starts an inference engine for a test, drives it, tears it down, and proves that it is gone or names who
-// keeps it.
+// Package harness is the fixture for any engine: it starts an inference engine for a test, drives
+// it, tears it down, and proves that it is gone or names who keeps it.
 //
 //	r := harness.Start(t, openMyEngine) // func(context.Context) (*MyEngine, error)
 //	got := r.GenerateGreedy("The lighthouse", 16)
 //
-// [Start] takes any engine that has two methods ([Engine]); [Open] does it without a test, and a [Pool] keeps engines warm between tests. The bundled
-// engine is started by runner.New: this package links no engine. The methods of [Runner] are those of vLLM's VllmRunner; some need an engine with more methods ([Streamer], [Sleeper], …), and
-// so do some checks ([Holder], [ProcessLister], [PartLister], [FaultReporter]). A whole test in a process of its own: forkproc.Run around it.
+// [Start] takes any engine that has two methods ([Engine]); [Open] does it without a test, and a
+// [Pool] keeps engines warm between tests. The bundled engine is started by runner.New: this
+// package links no engine. The methods of [Runner] are those of vLLM's VllmRunner; some need an
+// engine with more methods ([Streamer], [Sleeper], …), and so do some checks ([Holder],
+// [ProcessLister], [PartLister], [FaultReporter]). A whole test in a process of its own:
+// forkproc.Run around it.
 //
-// In t.Cleanup, or at [Runner.Stop], seven steps run under one deadline; each runs even when an earlier one failed:
+// In t.Cleanup, or at [Runner.Stop], seven steps run under one deadline; each runs even when an
+// earlier one failed:
 //
 //	shutdown       Shutdown returns, in time and without an error; injected faults have fired
 //	holdings       the engine's own ledger is empty: else owner, bytes and the place of the allocation

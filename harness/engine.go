@@ -8,8 +8,9 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// Engine is what a fixture needs of an engine. The bundled *engine.Engine has these methods; anything else that generates and shuts down can have them:
-// a server started with os/exec, a client of one that runs elsewhere.
+// Engine is what a fixture needs of an engine. The bundled *engine.Engine has these methods;
+// anything else that generates and shuts down can have them: a server started with os/exec, a
+// client of one that runs elsewhere.
 type Engine interface {
 	// Generate answers every request, in order. It is called from several goroutines.
 	Generate(ctx context.Context, reqs ...llm.Request) ([]llm.Output, error)
@@ -17,8 +18,8 @@ type Engine interface {
 	Shutdown(ctx context.Context) error
 }
 
-// What an Engine can do besides. A [Runner] method that needs one of these fails the test, naming the interface, when the engine lacks it;
-// the teardown checks use what is there.
+// What an Engine can do besides. A [Runner] method that needs one of these fails the test, naming
+// the interface, when the engine lacks it; the teardown checks use what is there.
 type (
 	// Streamer gives tokens as they come.
 	Streamer interface {
@@ -28,7 +29,8 @@ type (
 	PrefixCacheResetter interface {
 		ResetPrefixCache(ctx context.Context) error
 	}
-	// Sleeper gives device memory back for a while. Level 1 keeps the weights on the host, level 2 keeps nothing.
+	// Sleeper gives device memory back for a while. Level 1 keeps the weights on the host, level 2
+	// keeps nothing.
 	Sleeper interface {
 		Sleep(ctx context.Context, level int) error
 		Wake(ctx context.Context, tags ...string) error
@@ -49,12 +51,14 @@ type (
 	Chatter interface {
 		Chat(ctx context.Context, messages []llm.Message, params llm.SamplingParams) (llm.Output, error)
 	}
-	// ProcessLister has processes of its own: their ids while it runs. After Shutdown each must be gone.
+	// ProcessLister has processes of its own: their ids while it runs. After Shutdown each must be
+	// gone.
 	ProcessLister interface {
 		PIDs() []int
 	}
-	// PartLister lists, by name, pointers to parts of the engine (a model runner, a cache) that nobody may reach after Shutdown. It is called once,
-	// when the engine has started; the pointers are held weakly.
+	// PartLister lists, by name, pointers to parts of the engine (a model runner, a cache) that
+	// nobody may reach after Shutdown. It is called once, when the engine has started; the pointers
+	// are held weakly.
 	PartLister interface {
 		Parts() map[string]any
 	}
@@ -62,7 +66,8 @@ type (
 	FaultReporter interface {
 		Faults() []llm.FaultReport
 	}
-	// ActivityReporter says what the engine is working on now. A [Pool] waits until that is nothing.
+	// ActivityReporter says what the engine is working on now. A [Pool] waits until that is
+	// nothing.
 	ActivityReporter interface {
 		Activity(ctx context.Context) (llm.Activity, error)
 	}
@@ -70,7 +75,8 @@ type (
 	Resetter interface {
 		Reset(ctx context.Context) error
 	}
-	// EOSTokenLister knows the tokens that end a sequence. An engine that lacks it has its beams run to maxTokens.
+	// EOSTokenLister knows the tokens that end a sequence. An engine that lacks it has its beams
+	// run to maxTokens.
 	EOSTokenLister interface {
 		EOSTokenIDs() []int32
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Fixture is a started engine with a record of what was there before it: what [Fixture.Close] compares with. It needs no test; [Runner] is a
-// Fixture bound to one.
+// Fixture is a started engine with a record of what was there before it: what [Fixture.Close]
+// compares with. It needs no test; [Runner] is a Fixture bound to one.
 type Fixture struct {
 	opts  options
 	scope *leakcheck.Scope
@@ -32,9 +32,11 @@ type Fixture struct {
 	report Report
 }
 
-// Open starts an engine with open, under the start timeout. When open fails, or panics, what it left behind is looked for in the same way as
-// by Close, and is part of the error. An open that returns an engine and an error has that engine shut down. An open that ends its goroutine
-// (t.FailNow, t.Skip) is looked after in the same way; of what it left only a [Runner] can tell, through its test.
+// Open starts an engine with open, under the start timeout. When open fails, or panics, what it
+// left behind is looked for in the same way as by Close, and is part of the error. An open that
+// returns an engine and an error has that engine shut down. An open that ends its goroutine
+// (t.FailNow, t.Skip) is looked after in the same way; of what it left only a [Runner] can tell,
+// through its test.
 func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), opts ...Option) (*Fixture, error) {
 	if ctx == nil {
 		return nil, errors.New("harness: Open with a nil context")
@@ -77,7 +79,8 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 	return nil, err
 }
 
-// isNil says whether an engine is a nil pointer, or a nil interface: those are none. A struct without fields is one.
+// isNil says whether an engine is a nil pointer, or a nil interface: those are none. A struct
+// without fields is one.
 func isNil(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan:
@@ -103,7 +106,8 @@ func (f *Fixture) start(ctx context.Context, open func(context.Context) (Engine,
 	return err
 }
 
-// watch remembers what must be gone in the end: the engine and its parts, held weakly, and its processes.
+// watch remembers what must be gone in the end: the engine and its parts, held weakly, and its
+// processes.
 func (f *Fixture) watch(e Engine) {
 	track := func(name string, v any) {
 		if reflect.ValueOf(v).Kind() != reflect.Pointer {
@@ -135,15 +139,16 @@ func (f *Fixture) watch(e Engine) {
 	}
 }
 
-// Engine is the engine, for what has no method here; nil once the fixture is closed. Do not keep it: the teardown proves that nobody does.
+// Engine is the engine, for what has no method here; nil once the fixture is closed. Do not keep
+// it: the teardown proves that nobody does.
 func (f *Fixture) Engine() Engine {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.engine
 }
 
-// Close shuts the engine down and checks that nothing of it is left, under the teardown timeout. The first call does the work; every call
-// returns its report.
+// Close shuts the engine down and checks that nothing of it is left, under the teardown timeout.
+// The first call does the work; every call returns its report.
 func (f *Fixture) Close(ctx context.Context) Report {
 	if ctx == nil {
 		ctx = context.Background() // the proof is not lost to that
@@ -175,14 +180,15 @@ func recovered(what string, err *error) {
 	}
 }
 
-// live counts the fixtures of this process, for checks of what belongs to the whole process: with two fixtures alive, nobody can say whose a
-// new file descriptor is. It holds flags, no engine.
+// live counts the fixtures of this process, for checks of what belongs to the whole process: with
+// two fixtures alive, nobody can say whose a new file descriptor is. It holds flags, no engine.
 var live struct {
 	sync.Mutex
 	flags map[*bool]struct{}
 }
 
-// enterLive registers a fixture. leave, which may be called again, tells whether no other was alive at any time in between.
+// enterLive registers a fixture. leave, which may be called again, tells whether no other was alive
+// at any time in between.
 func enterLive() (leave func() (alone bool)) {
 	live.Lock()
 	defer live.Unlock()

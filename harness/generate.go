@@ -20,8 +20,9 @@ func (r *Runner) Generate(reqs ...llm.Request) []llm.Output {
 	return outs
 }
 
-// TryGenerate is Generate for a test that expects an error; a stopped engine gives llm.ErrStopped. It never touches the test, so that a fuzz
-// target may call it on the Runner of its *testing.F, whose methods are forbidden there.
+// TryGenerate is Generate for a test that expects an error; a stopped engine gives llm.ErrStopped.
+// It never touches the test, so that a fuzz target may call it on the Runner of its *testing.F,
+// whose methods are forbidden there.
 func (r *Runner) TryGenerate(reqs ...llm.Request) (outs []llm.Output, err error) {
 	e := r.fixture.Engine()
 	if e == nil {
@@ -50,20 +51,23 @@ func (r *Runner) GenerateGreedy(prompt string, maxTokens int) llm.Completion {
 	return r.GenerateWith(prompt, llm.SamplingParams{MaxTokens: maxTokens}).Completions[0]
 }
 
-// GenerateGreedyLogprobs is GenerateGreedy with, for each token, its log-probability and those of the k likeliest.
+// GenerateGreedyLogprobs is GenerateGreedy with, for each token, its log-probability and those of
+// the k likeliest.
 func (r *Runner) GenerateGreedyLogprobs(prompt string, maxTokens, k int) llm.Completion {
 	r.t.Helper()
 	return r.GenerateWith(prompt, llm.SamplingParams{MaxTokens: maxTokens, Logprobs: &k}).Completions[0]
 }
 
-// GenerateWithLogprobs is GenerateWith, with the k likeliest tokens' log-probabilities for the prompt and for the output.
+// GenerateWithLogprobs is GenerateWith, with the k likeliest tokens' log-probabilities for the
+// prompt and for the output.
 func (r *Runner) GenerateWithLogprobs(prompt string, params llm.SamplingParams, k int) llm.Output {
 	r.t.Helper()
 	params.Logprobs, params.PromptLogprobs = &k, &k
 	return r.GenerateWith(prompt, params)
 }
 
-// PromptPerplexity is exp(−mean log-probability) of the prompt's tokens after the first, which has nothing before it.
+// PromptPerplexity is exp(−mean log-probability) of the prompt's tokens after the first, which has
+// nothing before it.
 func (r *Runner) PromptPerplexity(prompt string) float64 {
 	r.t.Helper()
 	zero := 0
@@ -98,7 +102,8 @@ func (r *Runner) Embed(texts ...string) [][]float32 {
 	return must(r, "embed", func(ctx context.Context) ([][]float32, error) { return e.Embed(ctx, texts...) })
 }
 
-// Classify gives the probability of each class, one slice a text. The engine must be a [Classifier].
+// Classify gives the probability of each class, one slice a text. The engine must be a
+// [Classifier].
 func (r *Runner) Classify(texts ...string) [][]float32 {
 	r.t.Helper()
 	c := capability[Classifier](r, "classify")
@@ -126,7 +131,8 @@ func (r *Runner) ResetPrefixCache() {
 	must(r, "reset prefix cache", func(ctx context.Context) (struct{}, error) { return struct{}{}, c.ResetPrefixCache(ctx) })
 }
 
-// Sleep gives device memory back; level 1 keeps the weights on the host, level 2 keeps nothing. The engine must be a [Sleeper].
+// Sleep gives device memory back; level 1 keeps the weights on the host, level 2 keeps nothing. The
+// engine must be a [Sleeper].
 func (r *Runner) Sleep(level int) {
 	r.t.Helper()
 	s := capability[Sleeper](r, "sleep")

@@ -14,7 +14,8 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// A test that ends in the middle runs its cleanups while what it was doing is still on its stack. That is no leak: a skipped test stays one.
+// A test that ends in the middle runs its cleanups while what it was doing is still on its stack.
+// That is no leak: a skipped test stays one.
 func TestEndInTheMiddle(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -131,7 +132,8 @@ func TestLeakOfATestThatEndsInTheMiddle(t *testing.T) {
 	assert.Contains(t, ft.Failures[0], "harness_test.keep")
 }
 
-// An open that ends the test leaves a half-built engine, and must not spoil the checks of the fixtures behind it.
+// An open that ends the test leaves a half-built engine, and must not spoil the checks of the
+// fixtures behind it.
 func TestOpenThatEndsTheTest(t *testing.T) {
 	ft := &faketb.T{TestName: "TestPlanted"}
 	var half *toy

@@ -21,20 +21,21 @@ type options struct {
 	exited   func(Report) // told what is left when open does not return
 }
 
-// The defaults: generous, because a passing start and a passing teardown take what they need and no more.
+// The defaults: generous, because a passing start and a passing teardown take what they need and no
+// more.
 const (
 	defaultStart    = 5 * time.Minute // vLLM's handshake limit
 	defaultTeardown = 2 * time.Minute // a driver that reclaims 100 GiB needs a second; a drain needs what it needs
-	// defaultSlack is device memory that may stay after an in-process engine: the driver's own share of cuInit, 3.25 MiB measured on an H200
-	// with driver 580, flat over 200 engines.
+	// defaultSlack is device memory that may stay after an in-process engine: the driver's own
+	// share of cuInit, 3.25 MiB measured on an H200 with driver 580, flat over 200 engines.
 	defaultSlack = 8 << 20
 )
 
 // Name is what messages call the engine; the test's name otherwise.
 func Name(name string) Option { return func(o *options) { o.name = name } }
 
-// Package is the package that messages name for options and findings, "harness" by default. A package
-// that wraps this one and offers its options passes its own name.
+// Package is the package that messages name for options and findings, "harness" by default. A
+// package that wraps this one and offers its options passes its own name.
 func Package(name string) Option { return func(o *options) { o.pkg = name } }
 
 func packageName(opts []Option) string {
@@ -49,14 +50,17 @@ func defaults() options {
 	return options{name: "engine", pkg: "harness", start: defaultStart, teardown: defaultTeardown, slack: defaultSlack}
 }
 
-// StartTimeout bounds the start of the engine (default 5 minutes, and always the test's own deadline).
+// StartTimeout bounds the start of the engine (default 5 minutes, and always the test's own
+// deadline).
 func StartTimeout(d time.Duration) Option { return func(o *options) { o.start = d } }
 
-// TeardownTimeout is the budget of the whole teardown (default 2 minutes, and always the test's own deadline). Each step gets a share, so
-// that an inner wait ends, with its better message, before an outer one.
+// TeardownTimeout is the budget of the whole teardown (default 2 minutes, and always the test's own
+// deadline). Each step gets a share, so that an inner wait ends, with its better message, before an
+// outer one.
 func TeardownTimeout(d time.Duration) Option { return func(o *options) { o.teardown = d } }
 
-// Allow accepts what a finding names: a goroutine's function, a global that keeps a reference, a file. The failure message gives the pattern.
+// Allow accepts what a finding names: a goroutine's function, a global that keeps a reference, a
+// file. The failure message gives the pattern.
 func Allow(patterns ...string) Option {
 	return func(o *options) { o.allow = append(o.allow, patterns...) }
 }
@@ -64,7 +68,8 @@ func Allow(patterns ...string) Option {
 // DeviceSource reads device memory from src instead of the machine's own NVML or sysfs.
 func DeviceSource(src gpuwait.Source) Option { return func(o *options) { o.source = src } }
 
-// DeviceSlack is how much device memory may stay above the baseline (default 8 MiB: what the driver itself keeps in a process that used it).
+// DeviceSlack is how much device memory may stay above the baseline (default 8 MiB: what the driver
+// itself keeps in a process that used it).
 func DeviceSlack(bytes int64) Option { return func(o *options) { o.slack = bytes } }
 
 // WithoutDeviceMemory leaves device memory unchecked; the report gives the reason.

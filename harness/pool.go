@@ -13,9 +13,11 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Pool keeps engines warm between the tests of a package, so that each configuration is loaded once, not once a test. A test leases an engine for
-// itself alone; when it ends, the engine is reset, and the test fails when it left something behind: a request, a KV block, memory that was not
-// there before. Such an engine, or one that died, is not leased again. The zero Pool is ready; its engines end with Main or Close.
+// Pool keeps engines warm between the tests of a package, so that each configuration is loaded
+// once, not once a test. A test leases an engine for itself alone; when it ends, the engine is
+// reset, and the test fails when it left something behind: a request, a KV block, memory that was
+// not there before. Such an engine, or one that died, is not leased again. The zero Pool is ready;
+// its engines end with Main or Close.
 //
 //	var pool harness.Pool
 //
@@ -36,12 +38,13 @@ type pooled struct {
 	leases  int
 }
 
-// resetTimeout bounds the reset between two tests: waiting for requests that the test has abandoned.
+// resetTimeout bounds the reset between two tests: waiting for requests that the test has
+// abandoned.
 const resetTimeout = 30 * time.Second
 
-// Lease leases an engine from the pool for the length of the test, and starts one with open when none is idle. key names the configuration:
-// engines of the same key are interchangeable. Options count for an engine that is started. The engine must be a [Resetter] or a
-// [PrefixCacheResetter].
+// Lease leases an engine from the pool for the length of the test, and starts one with open when
+// none is idle. key names the configuration: engines of the same key are interchangeable. Options
+// count for an engine that is started. The engine must be a [Resetter] or a [PrefixCacheResetter].
 func Lease[E Engine](t TB, p *Pool, key string, open func(context.Context) (E, error), opts ...Option) *Runner {
 	t.Helper()
 	r := newRunner(t, opts)
@@ -98,7 +101,8 @@ func startPooled[E Engine](p *Pool, key string, open func(context.Context) (E, e
 	return e, nil
 }
 
-// giveBack resets an engine and makes it idle; when that fails the engine is ended, and what it left is part of the error.
+// giveBack resets an engine and makes it idle; when that fails the engine is ended, and what it
+// left is part of the error.
 func (p *Pool) giveBack(e *pooled) error {
 	err := e.reset()
 	if err == nil {
@@ -116,7 +120,8 @@ func (p *Pool) giveBack(e *pooled) error {
 	return errors.Join(err, e.fixture.Close(context.Background()).Err())
 }
 
-// reset waits until no request runs, returns the engine to its first state, and compares the memory.
+// reset waits until no request runs, returns the engine to its first state, and compares the
+// memory.
 func (e *pooled) reset() error {
 	eng := e.fixture.Engine()
 	if eng == nil {
@@ -142,7 +147,8 @@ func (e *pooled) reset() error {
 	return nil
 }
 
-// idle waits until the engine works on nothing, as far as it can tell. An engine that has failed is idle: its reset says so.
+// idle waits until the engine works on nothing, as far as it can tell. An engine that has failed is
+// idle: its reset says so.
 func idle(ctx context.Context, e Engine) error {
 	reporter, ok := e.(ActivityReporter)
 	if !ok {
@@ -166,7 +172,8 @@ func idle(ctx context.Context, e Engine) error {
 	return nil
 }
 
-// resetEngine uses the stronger of the two ways. Forgetting the prefix cache refuses while blocks are in use.
+// resetEngine uses the stronger of the two ways. Forgetting the prefix cache refuses while blocks
+// are in use.
 func resetEngine(ctx context.Context, e Engine) error {
 	if r, ok := e.(Resetter); ok {
 		return r.Reset(ctx)
@@ -188,7 +195,8 @@ func (p *Pool) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Main runs the tests and ends the pool; the exit code is 1 when an engine left something behind. It is for TestMain.
+// Main runs the tests and ends the pool; the exit code is 1 when an engine left something behind.
+// It is for TestMain.
 func (p *Pool) Main(m interface{ Run() int }) int { return p.main(m, os.Stderr) }
 
 func (p *Pool) main(m interface{ Run() int }, w io.Writer) int {

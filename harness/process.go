@@ -12,7 +12,8 @@ import (
 	"github.com/enginetest/enginetest/internal/procfs"
 )
 
-// process is one of the engine's processes. Its start time tells it from a later one with the same id.
+// process is one of the engine's processes. Its start time tells it from a later one with the same
+// id.
 type process struct {
 	pid     int
 	started int64 // as /proc has it; 0 where there is no /proc
@@ -30,7 +31,8 @@ func processes(pids []int) (out []process) {
 	return out
 }
 
-// alive reports whether the process still runs. A zombie does not: it holds nothing and only waits for its parent to ask.
+// alive reports whether the process still runs. A zombie does not: it holds nothing and only waits
+// for its parent to ask.
 func (p process) alive() bool {
 	if stat, ok := procfs.StatOf(p.pid); ok {
 		return !stat.Dead() && (p.started == 0 || stat.Start == p.started)

@@ -58,7 +58,8 @@ func (r Report) String() string {
 	return b.String()
 }
 
-// Error says what an engine left behind. Unwrap gives the errors of the steps, so that errors.As finds a *leakcheck.Error.
+// Error says what an engine left behind. Unwrap gives the errors of the steps, so that errors.As
+// finds a *leakcheck.Error.
 type Error struct {
 	Report Report
 	Repro  string // the command that runs this test alone; "" when it is not known

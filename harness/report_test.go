@@ -8,7 +8,8 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// TestMessages pins what people read. After a change on purpose: go test ./runner -run Messages -update
+// TestMessages pins what people read. After a change on purpose: go test ./runner -run Messages
+// -update
 func TestMessages(t *testing.T) {
 	report := Report{Name: "TestGenerate", Took: 1234567 * time.Microsecond, Steps: []Step{
 		{Name: "shutdown", Took: 12345 * time.Microsecond, Budget: 40 * time.Second, Detail: "returned no error"},

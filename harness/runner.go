@@ -25,7 +25,8 @@ type TB interface {
 
 var _ TB = testing.TB(nil)
 
-// Runner is an engine that a test owns. Its methods fail the test when the engine fails; the Try forms return the error.
+// Runner is an engine that a test owns. Its methods fail the test when the engine fails; the Try
+// forms return the error.
 type Runner struct {
 	t       TB
 	ctx     context.Context
@@ -36,8 +37,8 @@ type Runner struct {
 	streams sync.Map // of *pulled: those that run
 }
 
-// Start starts any engine for the length of the test: open starts it and returns it, with an error or without. In t.Cleanup it is shut down,
-// and the test fails when anything of it is left.
+// Start starts any engine for the length of the test: open starts it and returns it, with an error
+// or without. In t.Cleanup it is shut down, and the test fails when anything of it is left.
 func Start[E Engine](t TB, open func(context.Context) (E, error), opts ...Option) *Runner {
 	t.Helper()
 	r := newRunner(t, opts)
@@ -63,7 +64,8 @@ func newRunner(t TB, opts []Option) *Runner {
 	return r
 }
 
-// Stop ends the engine now and checks that nothing of it is left; t.Cleanup does it otherwise. What is left fails the test; the test goes on.
+// Stop ends the engine now and checks that nothing of it is left; t.Cleanup does it otherwise. What
+// is left fails the test; the test goes on.
 func (r *Runner) Stop() Report {
 	r.t.Helper()
 	r.endStreams()
@@ -85,7 +87,8 @@ func (r *Runner) report(report Report) {
 	}
 }
 
-// Engine is the engine, for what has no method here. Do not keep it beyond the test: the teardown proves that nobody does.
+// Engine is the engine, for what has no method here. Do not keep it beyond the test: the teardown
+// proves that nobody does.
 func (r *Runner) Engine() Engine {
 	r.t.Helper()
 	return r.running()
@@ -104,8 +107,9 @@ func (r *Runner) stopped() error {
 	return fmt.Errorf("%s has been stopped by Stop, or its test is over: %w", r.fixture.opts.name, llm.ErrStopped)
 }
 
-// untilDeadline keeps start and teardown within the time that the test has left, so that their own messages come first: a tenth of what is
-// left, at most five seconds, is kept for the test's own end.
+// untilDeadline keeps start and teardown within the time that the test has left, so that their own
+// messages come first: a tenth of what is left, at most five seconds, is kept for the test's own
+// end.
 func untilDeadline(t TB) Option {
 	return func(o *options) {
 		d, ok := t.(interface{ Deadline() (time.Time, bool) })
@@ -121,7 +125,8 @@ func untilDeadline(t TB) Option {
 	}
 }
 
-// repro is the command that runs this test alone. The package is that of the innermost caller outside this one.
+// repro is the command that runs this test alone. The package is that of the innermost caller
+// outside this one.
 func reproduce(test string) string {
 	pcs := make([]uintptr, 16)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])

@@ -8,8 +8,8 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// Stream gives a request's tokens as they come. Breaking out of the loop, ending the test inside it, or Stop there, aborts the request; an error
-// fails the test.
+// Stream gives a request's tokens as they come. Breaking out of the loop, ending the test inside
+// it, or Stop there, aborts the request; an error fails the test.
 func (r *Runner) Stream(req llm.Request) iter.Seq[llm.Delta] {
 	return func(yield func(llm.Delta) bool) {
 		r.t.Helper()
@@ -27,8 +27,9 @@ func (r *Runner) Stream(req llm.Request) iter.Seq[llm.Delta] {
 	}
 }
 
-// pulled is an engine's stream on a stack of its own, which end unwinds. A test that ends inside its loop (t.FailNow, t.Skip, a panic) runs its
-// cleanups while the loop's stack is still there: the engine's frames on it would keep the engine, and look like a leak. So they would when Stop is
+// pulled is an engine's stream on a stack of its own, which end unwinds. A test that ends inside
+// its loop (t.FailNow, t.Skip, a panic) runs its cleanups while the loop's stack is still there:
+// the engine's frames on it would keep the engine, and look like a leak. So they would when Stop is
 // called there.
 type pulled struct {
 	r *Runner
@@ -72,7 +73,8 @@ func (p *pulled) endLocked() {
 	p.r.streams.Delete(p)
 }
 
-// endStreams ends the streams whose loops are at work on a token. One that waits for the engine ends with it.
+// endStreams ends the streams whose loops are at work on a token. One that waits for the engine
+// ends with it.
 func (r *Runner) endStreams() {
 	r.streams.Range(func(key, _ any) bool {
 		if p := key.(*pulled); p.mu.TryLock() { //nolint:forcetypeassert // nothing else is stored
@@ -83,7 +85,8 @@ func (r *Runner) endStreams() {
 	})
 }
 
-// pull2 is [iter.Pull2] with a goroutine. With that one's coroutine, Go ends the process when the loop's body locks its thread, as users of CUDA do.
+// pull2 is [iter.Pull2] with a goroutine. With that one's coroutine, Go ends the process when the
+// loop's body locks its thread, as users of CUDA do.
 func pull2[K, V any](seq iter.Seq2[K, V]) (next func() (K, V, bool), stop func()) {
 	type item struct {
 		k      K

@@ -15,7 +15,8 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// check is one step of a teardown: it says in a few words what it saw, and returns what is left as an error, or errSkipped with the reason.
+// check is one step of a teardown: it says in a few words what it saw, and returns what is left as
+// an error, or errSkipped with the reason.
 type check struct {
 	name   string
 	budget time.Duration // at most, when the teardown timeout leaves room for all
@@ -29,8 +30,8 @@ func skipped(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errSkipped, fmt.Sprintf(format, args...))
 }
 
-// teardown shuts the engine down and proves it gone, step by step; every step runs even when an earlier one failed. Whatever holds the
-// engine here is dropped before the references are checked.
+// teardown shuts the engine down and proves it gone, step by step; every step runs even when an
+// earlier one failed. Whatever holds the engine here is dropped before the references are checked.
 func (f *Fixture) teardown(ctx context.Context) Report {
 	e := &handle{engine: f.take(), pkg: f.opts.pkg}
 	steps := []check{
@@ -82,7 +83,8 @@ type handle struct {
 	pkg    string // that messages name
 }
 
-// shutdown calls Shutdown and sees to it that the call ends: an engine that ignores its context is left behind, and said so.
+// shutdown calls Shutdown and sees to it that the call ends: an engine that ignores its context is
+// left behind, and said so.
 func (h *handle) shutdown(ctx context.Context) (string, error) {
 	if h.engine == nil {
 		return "", skipped("no engine was started")
@@ -111,7 +113,8 @@ func (h *handle) shutdown(ctx context.Context) (string, error) {
 	return detail, errors.Join(errs...)
 }
 
-// phases prints a shutdown in one line: "abort: 0 requests ended, release: 13.5 MiB of 13.5 MiB given back".
+// phases prints a shutdown in one line: "abort: 0 requests ended, release: 13.5 MiB of 13.5 MiB
+// given back".
 func phases(r llm.ShutdownReport) string {
 	var parts []string
 	for _, p := range r.Phases {
@@ -125,7 +128,8 @@ func deadline(ctx context.Context) time.Time {
 	return d
 }
 
-// unfired reports injected faults that never struck: a test of a failure that did not happen has tested nothing.
+// unfired reports injected faults that never struck: a test of a failure that did not happen has
+// tested nothing.
 func unfired(reports []llm.FaultReport) error {
 	var errs []error
 	for _, r := range reports {
@@ -170,7 +174,8 @@ func (f *Fixture) references(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d tracked object(s) collected", len(f.refs)), err
 }
 
-// leaving says whether this goroutine is on its way out: its deferred calls run, and what they interrupted is still on the stack.
+// leaving says whether this goroutine is on its way out: its deferred calls run, and what they
+// interrupted is still on the stack.
 func leaving() bool {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
@@ -202,7 +207,8 @@ func (f *Fixture) hostState(ctx context.Context) (string, error) {
 	return "files, sockets, mappings, shared memory and children are as before", f.host.state.Restored(ctx, leakcheck.Allow(append(cudaKeeps, f.opts.allow...)...))
 }
 
-// cudaKeeps is what the CUDA driver holds from its first use in a process to the end of that process; no call gives it back (driver 580).
+// cudaKeeps is what the CUDA driver holds from its first use in a process to the end of that
+// process; no call gives it back (driver 580).
 var cudaKeeps = []string{"/dev/nvidia*", "socket: unix @cuda-uvmfd-*"}
 
 // gpuBaseline is what the GPUs held before the engine.
@@ -215,8 +221,9 @@ type gpuBaseline struct {
 	err      error
 }
 
-// sharedContext is device memory that is nobody's: the CUDA context that the engines of a process share, and that stays until the last of them
-// is gone. 527 MiB measured on an H200 with driver 580.
+// sharedContext is device memory that is nobody's: the CUDA context that the engines of a process
+// share, and that stays until the last of them is gone. 527 MiB measured on an H200 with driver
+// 580.
 const sharedContext = 768 << 20
 
 // takeGPUBaseline reads the GPUs, unless the options say otherwise or there is none.

@@ -1,8 +1,10 @@
 // Package ledger records who owns device memory.
 //
-// Every allocator of the project keeps one Ledger: each live allocation is a [Holding] with an owner (the component that asked for it), a
-// kind (how it was obtained) and, when stacks are recorded, the place of the call. An engine that has shut down has an empty ledger; what is
-// left is a leak with a name. Allocators of other engines can keep one too: the checks of leakcheck take any [Reporter].
+// Every allocator of the project keeps one Ledger: each live allocation is a [Holding] with an
+// owner (the component that asked for it), a kind (how it was obtained) and, when stacks are
+// recorded, the place of the call. An engine that has shut down has an empty ledger; what is left
+// is a leak with a name. Allocators of other engines can keep one too: the checks of leakcheck take
+// any [Reporter].
 package ledger
 
 import (
@@ -31,7 +33,8 @@ type Holding struct {
 	Stack  []string // "function file:line", innermost first; nil unless the ledger records stacks
 }
 
-// String gives "kv_cache 64.0 MiB on cpu:0 (mapped)", and the first frame of the stack when there is one.
+// String gives "kv_cache 64.0 MiB on cpu:0 (mapped)", and the first frame of the stack when there
+// is one.
 func (h Holding) String() string {
 	s := fmt.Sprintf("%s %s on %s (%s)", h.Owner, FormatBytes(h.Bytes), h.Device, h.Kind)
 	if len(h.Stack) > 0 {
@@ -40,13 +43,15 @@ func (h Holding) String() string {
 	return s
 }
 
-// ErrUnknownID is returned by Remove for an allocation that is not (or no longer) live: a double free, or a free in the wrong ledger.
+// ErrUnknownID is returned by Remove for an allocation that is not (or no longer) live: a double
+// free, or a free in the wrong ledger.
 var ErrUnknownID = errors.New("ledger: no live allocation with this id")
 
 // ID names one live allocation of one Ledger.
 type ID uint64
 
-// Ledger is a list of live allocations. The zero value is ready to use, records no stacks, and is safe for concurrent use.
+// Ledger is a list of live allocations. The zero value is ready to use, records no stacks, and is
+// safe for concurrent use.
 type Ledger struct {
 	mu     sync.Mutex
 	stacks bool
@@ -56,7 +61,8 @@ type Ledger struct {
 	peak   int64
 }
 
-// New returns an empty ledger; with stacks it records the call stack of every Add (about 1 µs each).
+// New returns an empty ledger; with stacks it records the call stack of every Add (about 1 µs
+// each).
 func New(stacks bool) *Ledger { return &Ledger{stacks: stacks} }
 
 // Add enters an allocation.
@@ -156,7 +162,8 @@ func FormatBytes(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", f, units[i])
 }
 
-// callers gives up to 16 frames of the calling goroutine as "function file:line", skipping the given number of frames.
+// callers gives up to 16 frames of the calling goroutine as "function file:line", skipping the
+// given number of frames.
 func callers(skip int) []string {
 	pcs := make([]uintptr, 16)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(skip, pcs)])

@@ -1,6 +1,7 @@
 package llm
 
-// Fault is an injected failure: data, so that it crosses process boundaries with the Config. It strikes once on each rank that it names.
+// Fault is an injected failure: data, so that it crosses process boundaries with the Config. It
+// strikes once on each rank that it names.
 type Fault struct {
 	Point  FaultPoint
 	Rank   int // of the device that it strikes, below TensorParallel; -1 every one
@@ -36,7 +37,8 @@ const (
 	ActKill  FaultAction = "kill"          // the process: SIGKILL
 )
 
-// FaultReport says whether a Fault of the Config struck: a test whose fault never fired has tested nothing.
+// FaultReport says whether a Fault of the Config struck: a test whose fault never fired has tested
+// nothing.
 type FaultReport struct {
 	Fault  Fault
 	Passes int // times its point was passed, on the ranks that it names

@@ -40,7 +40,8 @@ type Completion struct {
 	Logprobs          [][]Logprob // one per token: the sampled one and the most likely, best first
 }
 
-// Logprob is a token's log-probability at one position, over the whole vocabulary and before any sampling parameter.
+// Logprob is a token's log-probability at one position, over the whole vocabulary and before any
+// sampling parameter.
 type Logprob struct {
 	TokenID int32
 	Logprob float32
@@ -48,7 +49,8 @@ type Logprob struct {
 	Token   string // its text; "" without a tokenizer
 }
 
-// Delta is what one step added to one completion of a streamed request. The last one of a completion has a FinishReason.
+// Delta is what one step added to one completion of a streamed request. The last one of a
+// completion has a FinishReason.
 type Delta struct {
 	Index        int
 	TokenIDs     []int32

@@ -1,7 +1,8 @@
 package llm
 
-// SamplingParams say how a request's tokens are chosen. The zero value is greedy, 16 tokens. Names and ranges are vLLM's; a value outside its
-// range is a [ParamError] that names the field and the bound.
+// SamplingParams say how a request's tokens are chosen. The zero value is greedy, 16 tokens. Names
+// and ranges are vLLM's; a value outside its range is a [ParamError] that names the field and the
+// bound.
 type SamplingParams struct {
 	MaxTokens int // ≥ 1; 0 is 16
 	MinTokens int // 0 … MaxTokens: EOS and stop ids are masked until then

@@ -38,5 +38,6 @@ func DeviceSource(src gpuwait.Source) Option { return harness.DeviceSource(src) 
 // DeviceSlack is [harness.DeviceSlack]: the device memory that may stay above the baseline.
 func DeviceSlack(bytes int64) Option { return harness.DeviceSlack(bytes) }
 
-// WithoutDeviceMemory is [harness.WithoutDeviceMemory]: it leaves device memory unchecked, for a reason.
+// WithoutDeviceMemory is [harness.WithoutDeviceMemory]: it leaves device memory unchecked, for a
+// reason.
 func WithoutDeviceMemory(reason string) Option { return harness.WithoutDeviceMemory(reason) }

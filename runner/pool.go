@@ -17,9 +17,9 @@ import (
 //	func TestGreedy(t *testing.T) { r := pool.New(t, runner.Config{Model: fixtures.Bundled()}); … }
 type Pool struct{ harness.Pool }
 
-// New leases an engine of this configuration for the length of the test, and starts one when none is
-// idle. Options count for an engine that is started. Faults are refused: an engine that is to fail
-// cannot be shared.
+// New leases an engine of this configuration for the length of the test, and starts one when none
+// is idle. Options count for an engine that is started. Faults are refused: an engine that is to
+// fail cannot be shared.
 func (p *Pool) New(t TB, cfg Config, opts ...Option) *Runner {
 	t.Helper()
 	if len(cfg.Faults) > 0 {

@@ -22,7 +22,8 @@ func open(cfg Config) func(context.Context) (*engine.Engine, error) {
 	return func(ctx context.Context) (*engine.Engine, error) { return engine.Open(ctx, cfg) }
 }
 
-// defaults are the options of every bundled engine. The GPUs are not checked when it runs on the CPU.
+// defaults are the options of every bundled engine. The GPUs are not checked when it runs on the
+// CPU.
 func defaults(cfg Config) []Option {
 	opts := []Option{harness.Package("runner")}
 	if cfg.Device == "cpu" {

@@ -1,14 +1,17 @@
-// Package cudatest tests code that uses CUDA on machines without a GPU: a stand-in for libcuda.so.1, built with the system's C compiler.
+// Package cudatest tests code that uses CUDA on machines without a GPU: a stand-in for
+// libcuda.so.1, built with the system's C compiler.
 //
 //	stub := cudatest.New(t, 1, 1<<30)              // one device of 1 GiB; skips when there is no C compiler
 //	d, err := cuda.Open(cuda.Library(stub.Path))
 //	stub.Fail("cuMemAlloc_v2", 3, 2)               // the third allocation from now finds no memory
 //
-// Its memory is host memory and really holds data; its kernels do nothing, except fill32(u64 p, u32 value, u32 n) and crash(), which leaves an
-// illegal address behind. Threads, contexts, what outlives a context and what does not, follow the real driver. There is one machine per
-// process: tests that use it cannot run in parallel.
+// Its memory is host memory and really holds data; its kernels do nothing, except fill32(u64 p, u32
+// value, u32 n) and crash(), which leaves an illegal address behind. Threads, contexts, what
+// outlives a context and what does not, follow the real driver. There is one machine per process:
+// tests that use it cannot run in parallel.
 //
-// For another process set ENGINETEST_LIBCUDA to the path, and STUB_DEVICES, STUB_MEMORY (bytes) and STUB_FAIL (call:nth:code,…).
+// For another process set ENGINETEST_LIBCUDA to the path, and STUB_DEVICES, STUB_MEMORY (bytes) and
+// STUB_FAIL (call:nth:code,…).
 package cudatest
 
 import (
@@ -42,7 +45,8 @@ const Hang = -1
 // ErrNoCompiler says that the stub cannot be built here.
 var ErrNoCompiler = errors.New("cudatest: no C compiler (cc) to build the stand-in for libcuda with")
 
-// Build compiles the stand-in once per version of its source, into the user's cache directory, and returns its path.
+// Build compiles the stand-in once per version of its source, into the user's cache directory, and
+// returns its path.
 func Build() (string, error) {
 	if runtime.GOOS != "linux" {
 		return "", fmt.Errorf("%w: it is for Linux", ErrNoCompiler)
@@ -107,8 +111,9 @@ type Stub struct {
 	lib  uintptr
 }
 
-// New builds and loads the stand-in and sets it up: so many devices with so many bytes each. When the test ends, a fault of Fail that has not
-// happened is an error: the test did not test it. Without a C compiler the test is skipped.
+// New builds and loads the stand-in and sets it up: so many devices with so many bytes each. When
+// the test ends, a fault of Fail that has not happened is an error: the test did not test it.
+// Without a C compiler the test is skipped.
 func New(t TB, devices int, bytes int64) *Stub {
 	t.Helper()
 	path, err := Build()
@@ -132,13 +137,15 @@ func New(t TB, devices int, bytes int64) *Stub {
 	return s
 }
 
-// Reset makes the machine anew: nothing allocated, no contexts, no faults. Workers that are still open are lost.
+// Reset makes the machine anew: nothing allocated, no contexts, no faults. Workers that are still
+// open are lost.
 func (s *Stub) Reset(devices int, bytes int64) {
 	s.call("stub_configure", uintptr(devices), uintptr(bytes))
 }
 
-// Fail makes the nth call from now (1 is the next) of a driver function, named as the driver exports it, return code, or hang. Codes that are
-// fatal to a context (700, 719, 999, …) are so here, and those that deny the process another context (700, 719, …) do.
+// Fail makes the nth call from now (1 is the next) of a driver function, named as the driver
+// exports it, return code, or hang. Codes that are fatal to a context (700, 719, 999, …) are so
+// here, and those that deny the process another context (700, 719, …) do.
 func (s *Stub) Fail(call string, nth, code int) {
 	b := append([]byte(call), 0)
 	s.call("stub_fail", uintptr(unsafe.Pointer(&b[0])), uintptr(nth), uintptr(code))

@@ -41,7 +41,8 @@ func qkvs() (names []string) {
 	return names
 }
 
-// attention is what the attention kernels have in common: sequences of a model's heads, and their paged cache.
+// attention is what the attention kernels have in common: sequences of a model's heads, and their
+// paged cache.
 type attention struct {
 	heads, kvHeads, dim int
 	kv                  dtype
@@ -66,10 +67,12 @@ type attention struct {
 	rows, capacity int
 }
 
-// sequence has so many tokens, the last rows of which are in this step. A sequence of no tokens is an empty row: position -1.
+// sequence has so many tokens, the last rows of which are in this step. A sequence of no tokens is
+// an empty row: position -1.
 type sequence struct{ tokens, rows int }
 
-// build makes the inputs. The tokens of earlier steps are in the cache, and with cached those of this step too.
+// build makes the inputs. The tokens of earlier steps are in the cache, and with cached those of
+// this step too.
 func (r *run) build(a *attention, cached bool) {
 	a.blockSize, a.pad = 5, (a.dim+7)/8*8
 	a.ld = (a.heads + 2*a.kvHeads) * a.dim
@@ -154,7 +157,8 @@ func (r *run) cache(name string, d dtype, v []float64) *buffer {
 	return r.in(name, data)
 }
 
-// head gives a head of a row: parts and bias added up, normalized, turned to the row's position. The heads of keys come after those of queries, then those of values.
+// head gives a head of a row: parts and bias added up, normalized, turned to the row's position.
+// The heads of keys come after those of queries, then those of values.
 func (a *attention) head(row, head int) []float64 {
 	x := make([]float64, a.dim)
 	for j := range x {
@@ -319,7 +323,8 @@ func testRope(k *kernel) {
 	}
 }
 
-// testQKV: the product of queries, keys and values that puts them in their places. What it reads of the product's other kernels' arguments is the bias.
+// testQKV: the product of queries, keys and values that puts them in their places. What it reads of
+// the product's other kernels' arguments is the bias.
 func testQKV(k *kernel) {
 	var tile, dim int
 	if _, err := fmt.Sscanf(k.name, "wgmma%d_qkv%d", &tile, &dim); err != nil {
@@ -365,8 +370,9 @@ func (a *attention) shape() string {
 	return fmt.Sprintf("heads %d/%d of %d, %d parts, norms %t, window %d, sequences %v", a.heads, a.kvHeads, a.dim, a.parts, a.norms, a.window, a.seqs)
 }
 
-// attendTolerance: a score is a sum of dim products and goes through ex2, whose result has the score's absolute error as its relative one; scores are a few units here. Weights
-// and values are added up in float32.
+// attendTolerance: a score is a sum of dim products and goes through ex2, whose result has the
+// score's absolute error as its relative one; scores are a few units here. Weights and values are
+// added up in float32.
 func attendTolerance(dim, context int) float64 { return 8*sum(dim) + sum(context) }
 
 func testAttend(k *kernel) {
@@ -442,7 +448,8 @@ func (r *run) attend(name string, a *attention, together, splits int, fused bool
 // prefillRows is how many rows of a sequence a block takes.
 const prefillRows = 64
 
-// testPrefill: queries and weights are rounded to float16 on their way to the tensor cores: a weight is off by that unit.
+// testPrefill: queries and weights are rounded to float16 on their way to the tensor cores: a
+// weight is off by that unit.
 func testPrefill(k *kernel) {
 	var dim, together int
 	if n, _ := fmt.Sscanf(k.name, "prefill_%d_%d", &dim, &together); n < 2 {

@@ -17,7 +17,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// sanitized says that compute-sanitizer watches: buffers then have no guard zones, so that it sees their ends, and nothing is run twice.
+// sanitized says that compute-sanitizer watches: buffers then have no guard zones, so that it sees
+// their ends, and nothing is run twice.
 var sanitized = os.Getenv("ENGINETEST_SANITIZED") != ""
 
 // poison fills what nobody has written: NaN in every type, -1 as an index.
@@ -182,7 +183,8 @@ func (r *run) out(name string, bytes int) *buffer { return r.in(name, poisoned(b
 
 func poisoned(n int) []byte { return bytes.Repeat([]byte{poison}, n) }
 
-// launch runs a kernel to its end. Arguments are int (int in C), int64 and uint64 (u64), float32, *buffer (its first byte) and nil, in the order of the kernel's parameters.
+// launch runs a kernel to its end. Arguments are int (int in C), int64 and uint64 (u64), float32,
+// *buffer (its first byte) and nil, in the order of the kernel's parameters.
 func (r *run) launch(kernel string, grid cuda.Dim, threads, shared int, args ...any) {
 	r.launchAs(kernel, cuda.Launch{Grid: grid, Block: cuda.Dim{X: threads}, Shared: shared}, args...)
 }
@@ -251,7 +253,8 @@ func (r *run) same(b *buffer, want []byte) {
 	}
 }
 
-// near wants float32 values: each row of width elements within tolerance of the reference, as ‖out-ref‖ / ‖ref‖, and poison where the reference is NaN.
+// near wants float32 values: each row of width elements within tolerance of the reference, as
+// ‖out-ref‖ / ‖ref‖, and poison where the reference is NaN.
 func (r *run) near(b *buffer, want []float64, width int, tolerance float64) {
 	r.compare(b, f32, want, width, tolerance, func(i int) int { return 4 * i })
 }

@@ -21,12 +21,16 @@ import (
 
 // Every kernel of the images is tested by itself, against float64, on a GPU.
 //
-// A new kernel needs a row in tests (TestEveryKernelHasATest fails without): its name, a function that runs its cases, and at least one planted error. A case makes
-// buffers (in, out, operand, activation, vector, floats32, ints), launches, and compares (near, nearActivation, same) with what it computes in float64 from the very values
-// that the kernel reads. Buffers lie between guard zones and start out as poison (NaN, -1): a NaN in a reference means that the kernel must not write there, and
-// a buffer that is never compared must not change. Random numbers are the case's own, the same each time. See testEmbed for a short one.
+// A new kernel needs a row in tests (TestEveryKernelHasATest fails without): its name, a function
+// that runs its cases, and at least one planted error. A case makes buffers (in, out, operand,
+// activation, vector, floats32, ints), launches, and compares (near, nearActivation, same) with
+// what it computes in float64 from the very values that the kernel reads. Buffers lie between guard
+// zones and start out as poison (NaN, -1): a NaN in a reference means that the kernel must not
+// write there, and a buffer that is never compared must not change. Random numbers are the case's
+// own, the same each time. See testEmbed for a short one.
 //
-// wrong are planted errors: each alters the arguments of the first case, which must notice. Keep indices in range: the kernel runs.
+// wrong are planted errors: each alters the arguments of the first case, which must notice. Keep
+// indices in range: the kernel runs.
 type kernelTest struct {
 	kernels []string
 	test    func(k *kernel)
@@ -88,7 +92,8 @@ func (k *kernel) run(name string, test func(r *run)) {
 	}
 }
 
-// TestKernels runs every kernel of the image that this GPU gets, and of the PTX, which the driver compiles (not with -short, nor for a sanitizer).
+// TestKernels runs every kernel of the image that this GPU gets, and of the PTX, which the driver
+// compiles (not with -short, nor for a sanitizer).
 func TestKernels(t *testing.T) {
 	t.Run("native", func(t *testing.T) {
 		testImage(t, func(v cuda.Device) (string, []byte, error) { return kernels.Image(v.Major, v.Minor) })
@@ -101,7 +106,8 @@ func TestKernels(t *testing.T) {
 	})
 }
 
-// TestIdleKernels runs the cases on the stand-in for libcuda, whose kernels do nothing: of each row for the first and the last kernel.
+// TestIdleKernels runs the cases on the stand-in for libcuda, whose kernels do nothing: of each row
+// for the first and the last kernel.
 func TestIdleKernels(t *testing.T) {
 	stub := cudatest.New(t, 1, 1<<30)
 	d, err := cuda.Open(cuda.Library(stub.Path))
@@ -155,7 +161,8 @@ func testImage(t *testing.T, load func(cuda.Device) (string, []byte, error)) {
 	}
 }
 
-// TestGuards plants what the harness itself has to notice: a write behind a buffer, one to an input, one where nothing belongs.
+// TestGuards plants what the harness itself has to notice: a write behind a buffer, one to an
+// input, one where nothing belongs.
 func TestGuards(t *testing.T) {
 	if sanitized {
 		t.Skip("there are no guard zones under a sanitizer: it finds the write behind the buffer itself")
@@ -233,7 +240,8 @@ func images(t *testing.T) map[string][]byte {
 	return all
 }
 
-// entries lists the kernels of an image: the symbols of a cubin that are functions and marked as entry points (STO_CUDA_ENTRY), the .entry directives of PTX.
+// entries lists the kernels of an image: the symbols of a cubin that are functions and marked as
+// entry points (STO_CUDA_ENTRY), the .entry directives of PTX.
 func entries(t *testing.T, image []byte) []string {
 	t.Helper()
 	var list []string

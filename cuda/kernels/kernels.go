@@ -1,5 +1,5 @@
-// Package kernels holds the device code of the bundled engine: CUDA C sources, and the images that the script build makes of them. Using them needs neither a
-// toolkit nor a header.
+// Package kernels holds the device code of the bundled engine: CUDA C sources, and the images that
+// the script build makes of them. Using them needs neither a toolkit nor a header.
 package kernels
 
 import (
@@ -19,8 +19,8 @@ var cubin80 []byte
 //go:embed kernels.sm_90.cubin.gz
 var cubin90 []byte
 
-// Image is the best image for a device of this compute capability: machine code where there is some, else PTX. Devices below 8.0 lack the instructions that the
-// kernels need.
+// Image is the best image for a device of this compute capability: machine code where there is
+// some, else PTX. Devices below 8.0 lack the instructions that the kernels need.
 func Image(major, minor int) (name string, image []byte, err error) {
 	switch {
 	case major < 8:
@@ -33,7 +33,8 @@ func Image(major, minor int) (name string, image []byte, err error) {
 	return PTX()
 }
 
-// PTX is the image for any device from 8.0 on: the driver compiles it once (seconds) and keeps the result in ~/.nv.
+// PTX is the image for any device from 8.0 on: the driver compiles it once (seconds) and keeps the
+// result in ~/.nv.
 func PTX() (name string, image []byte, err error) { return unzip("kernels.sm_80.ptx", ptx) }
 
 func unzip(name string, data []byte) (string, []byte, error) {

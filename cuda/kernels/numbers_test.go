@@ -101,7 +101,8 @@ func panel(row, chunk, kb int) int {
 // at is the byte offset of an element in panels.
 func at(row, col, kb int) int { return panel(row, col/8, kb) + col%8*2 }
 
-// TestNumbers: what the references are made of. Every number of 16 bits survives, and what lies between two of them goes to the nearer, halves to the even one.
+// TestNumbers: what the references are made of. Every number of 16 bits survives, and what lies
+// between two of them goes to the nearer, halves to the even one.
 func TestNumbers(t *testing.T) {
 	for _, d := range []dtype{bf16, f16} {
 		last := math.Inf(-1)
@@ -173,7 +174,8 @@ func dot(a, b []float64) float64 {
 
 func silu(x float64) float64 { return x / (1 + math.Exp(-x)) }
 
-// worst is the largest ‖got-want‖ / ‖want‖ of rows of width elements; NaN in got is infinite. Elements that must not be written do not count.
+// worst is the largest ‖got-want‖ / ‖want‖ of rows of width elements; NaN in got is infinite.
+// Elements that must not be written do not count.
 func worst(got, want []float64, width int) (ratio float64, row int) {
 	for i := 0; i < len(want); i += width {
 		var diff, norm float64

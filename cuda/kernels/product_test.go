@@ -187,7 +187,8 @@ func testGemm(k *kernel) {
 	}
 }
 
-// testWgmma: every case has blocks that take several tiles, so that stages, results and their barriers come around again.
+// testWgmma: every case has blocks that take several tiles, so that stages, results and their
+// barriers come around again.
 func testWgmma(k *kernel) {
 	d := typeOf(k.name)
 	tile, cluster := 128, 1
@@ -234,12 +235,14 @@ type product struct {
 	gated matrix
 }
 
-// product makes room for x wᵀ in every mode, with rows a little longer and parts a little further apart than they need be.
+// product makes room for x wᵀ in every mode, with rows a little longer and parts a little further
+// apart than they need be.
 func (r *run) product(d dtype, x, w matrix, parts, mode, act int, bias bool) *product {
 	return r.productTo(d, x, w, parts, mode, act, bias, w.rows+3, func(part int) (from, to int) { return share(part, parts, x.cols) })
 }
 
-// productTo is product with rows of ld elements, and shares of the columns as the kernel divides them.
+// productTo is product with rows of ld elements, and shares of the columns as the kernel divides
+// them.
 func (r *run) productTo(d dtype, x, w matrix, parts, mode, act int, bias bool, ld int, share func(part int) (from, to int)) *product {
 	p := &product{ld: ld, act: &activation{}, cols: x.cols}
 	var b []float64

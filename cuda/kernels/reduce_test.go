@@ -10,8 +10,9 @@ import (
 	"github.com/enginetest/enginetest/cuda"
 )
 
-// One rank at a time: what the others would have sent lies in its mailbox already, and what it sends goes to mailboxes that nobody reads. How ranks meet in earnest is
-// tested in engine/internal/cudarunner.
+// One rank at a time: what the others would have sent lies in its mailbox already, and what it
+// sends goes to mailboxes that nobody reads. How ranks meet in earnest is tested in
+// engine/internal/cudarunner.
 var reduceTests = []kernelTest{
 	{[]string{"reduce_words", "reduce_blocks"}, testReduce, []wrong{
 		set("one part fewer", 17, 1), set("no bias", 19, nil), set("another rank", 9, 0), swap("the others' mailboxes", 1, 3), set("fewer floats", 21, 9),

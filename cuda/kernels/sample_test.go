@@ -27,7 +27,8 @@ func (d draw) bytes() []byte {
 	return binary.LittleEndian.AppendUint32(b, d.position)
 }
 
-// gumbel is the noise of a token, as engine/internal/sample defines it: -ln(-ln(u)) of Philox4x32-10.
+// gumbel is the noise of a token, as engine/internal/sample defines it: -ln(-ln(u)) of
+// Philox4x32-10.
 func (d draw) gumbel(token int) float64 {
 	c, k := [4]uint32{uint32(token / 4), d.position}, [2]uint32{uint32(d.seed), uint32(d.seed >> 32)}
 	for range 10 {
@@ -47,7 +48,8 @@ func (d draw) score(logit float64, token int) float64 {
 	return float64(float32(logit)/d.temperature) + d.gumbel(token)
 }
 
-// testRace: the best of each share has the score that its token has, the best of all shares is the best of the row, and it is the token.
+// testRace: the best of each share has the score that its token has, the best of all shares is the
+// best of the row, and it is the token.
 func testRace(k *kernel) {
 	for _, c := range []struct{ vocab, shares, rows int }{{1009, 3, 6}, {5, 4, 3}, {40000, 8, 3}, {1, 1, 2}} {
 		k.run(fmt.Sprintf("%+v", c), func(r *run) {
@@ -100,7 +102,8 @@ func testRace(k *kernel) {
 	}
 }
 
-// close compares two scores: float64, through two logarithms within a unit in the last place or two.
+// close compares two scores: float64, through two logarithms within a unit in the last place or
+// two.
 func (r *run) close(what string, got, want float64) {
 	const tolerance = 16 * 0x1p-53
 	if got == want {
@@ -113,7 +116,8 @@ func (r *run) close(what string, got, want float64) {
 	}
 }
 
-// testWinner: the largest score, of equal ones the lowest token; -1 when there is none, -2 when a drawn score overflows.
+// testWinner: the largest score, of equal ones the lowest token; -1 when there is none, -2 when a
+// drawn score overflows.
 func testWinner(k *kernel) {
 	type best struct {
 		score float64

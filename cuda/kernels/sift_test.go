@@ -9,7 +9,8 @@ import (
 	"github.com/enginetest/enginetest/cuda"
 )
 
-// How whole draws compare with engine/internal/sample is tested in engine/internal/cudarunner; here each kernel is compared with sorting, in float64.
+// How whole draws compare with engine/internal/sample is tested in engine/internal/cudarunner; here
+// each kernel is compared with sorting, in float64.
 var siftTests = []kernelTest{
 	{[]string{"sift_edit"}, testSift, []wrong{set("another vocabulary", 8, 1008), swap("edited rows for raw ones", 0, 1)}},
 	{[]string{"sift_weigh"}, testSift, []wrong{set("another vocabulary", 7, 1008), swap("edited rows for raw ones", 0, 1)}},
@@ -118,7 +119,8 @@ func (s *siftRow) rule(edits int) []byte {
 	return b
 }
 
-// sifting is what the kernels of a step share: they run one after the other, up to the one under test, whose output is compared.
+// sifting is what the kernels of a step share: they run one after the other, up to the one under
+// test, whose output is compared.
 type sifting struct {
 	*run
 	rows                                                          []siftRow
@@ -277,7 +279,8 @@ func (s *sifting) checkWeigh() {
 	})
 }
 
-// checkList: when they fit, the token on the border is among those that are listed, and all of those are candidates, once.
+// checkList: when they fit, the token on the border is among those that are listed, and all of
+// those are candidates, once.
 func (s *sifting) checkList() {
 	fits := 0
 	s.each(func(i int, row *siftRow, view int, all []token, _ float64) {

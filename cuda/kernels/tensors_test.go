@@ -16,7 +16,8 @@ const (
 	store, siluMode, add = 0, 1, 2
 )
 
-// Tolerances of ‖out-ref‖ / ‖ref‖ of a row. The reference is computed in float64 from the very values that the kernel reads, so what is left is the kernel's own rounding:
+// Tolerances of ‖out-ref‖ / ‖ref‖ of a row. The reference is computed in float64 from the very
+// values that the kernel reads, so what is left is the kernel's own rounding:
 //
 //   - few operations in float32: 8 units of 2^-24; rsqrt.approx and ex2.approx are within 2^-22 by the PTX manual, div.full within 2 units in the last place;
 //   - sums of n products in float32: each addition rounds by up to one unit of the partial sum, and the errors add up like a random walk: sqrt(n) units of 2^-24.
@@ -93,7 +94,8 @@ func (a *activation) value(data []byte, row, col int) (v float64, written bool) 
 	return v, written
 }
 
-// nearActivation compares with want, rows × columns; every other element, NaN in want included, has to be untouched. unit is the columns that are judged together.
+// nearActivation compares with want, rows × columns; every other element, NaN in want included, has
+// to be untouched. unit is the columns that are judged together.
 func (r *run) nearActivation(a *activation, want matrix, unit int, tolerance float64) {
 	a.checked = true
 	var got, ref []float64
@@ -133,8 +135,9 @@ func (r *run) nearActivation(a *activation, want matrix, unit int, tolerance flo
 	r.judge(a.name, got, ref, unit, tolerance)
 }
 
-// operand is a random matrix on the device: panels of a 16-bit type (two when split, whose sum is the value), rows of float32. Rows of padding are poison, columns of it
-// zero: what another row holds must not matter, and columns are multiplied.
+// operand is a random matrix on the device: panels of a 16-bit type (two when split, whose sum is
+// the value), rows of float32. Rows of padding are poison, columns of it zero: what another row
+// holds must not matter, and columns are multiplied.
 type operand struct {
 	*buffer
 	matrix
@@ -177,7 +180,8 @@ func (a *activation) put(data []byte, row, col int, v float64) float64 {
 	return high + low
 }
 
-// vector is random float32 values padded with zeros to a multiple of 32; nil and the zero vector when it is not wanted.
+// vector is random float32 values padded with zeros to a multiple of 32; nil and the zero vector
+// when it is not wanted.
 func (r *run) vector(name string, wanted bool, n int, mean, scale float64) (*buffer, []float64) {
 	v := make([]float64, n)
 	if !wanted {

@@ -1,5 +1,6 @@
-// Package leaks rebuilds, in Go, five leaks that cost the authors of inference engines days each, and shows the message that package leakcheck
-// gives for them today. Every test plants the bug, checks that it is found and named, and runs the fixed twin under the same check:
+// Package leaks rebuilds, in Go, five leaks that cost the authors of inference engines days each,
+// and shows the message that package leakcheck gives for them today. Every test plants the bug,
+// checks that it is found and named, and runs the fixed twin under the same check:
 //
 //	go test ./examples/leaks -v
 //

@@ -91,7 +91,8 @@ func (c *PrefixCache) addValue(r *Request) {
 	c.next[r.hashes[0]] = func() uint64 { return last }
 }
 
-// serve gives a function that answers four requests, each with an image of 1 MiB, and keeps their hashes for the next round.
+// serve gives a function that answers four requests, each with an image of 1 MiB, and keeps their
+// hashes for the next round.
 //
 //go:noinline
 func serve(add func(*PrefixCache, *Request)) func(round int) {
@@ -125,7 +126,8 @@ func (e *Engine) generate(keepEngine bool) error {
 // results is what a client keeps of the requests that it sent.
 var results []error
 
-// ProcessGroup connects the workers of an engine: a store that listens, and a goroutine for every rank.
+// ProcessGroup connects the workers of an engine: a store that listens, and a goroutine for every
+// rank.
 type ProcessGroup struct {
 	store net.Listener
 	stop  chan struct{}

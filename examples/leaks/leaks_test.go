@@ -15,7 +15,8 @@ import (
 // soon keeps these tests quick: nothing here goes away by waiting.
 var soon = leakcheck.Patience(10 * time.Millisecond)
 
-// mustSay checks that the leak was found and that the message names the culprit; then it shows the message.
+// mustSay checks that the leak was found and that the message names the culprit; then it shows the
+// message.
 func mustSay(t *testing.T, err error, texts ...string) {
 	t.Helper()
 	require.Error(t, err)
@@ -25,8 +26,8 @@ func mustSay(t *testing.T, err error, texts ...string) {
 	}
 }
 
-// TestMethodValueInCache: vllm#38503. A cache answers "does this method take keyword arguments?", keyed by the bound method. Every runner that
-// ever asked stays, with its model.
+// TestMethodValueInCache: vllm#38503. A cache answers "does this method take keyword arguments?",
+// keyed by the bound method. Every runner that ever asked stays, with its model.
 func TestMethodValueInCache(t *testing.T) {
 	l := ledger.New(false)
 	run := func(cache func(r *ModelRunner)) *leakcheck.Ref {
@@ -43,8 +44,8 @@ func TestMethodValueInCache(t *testing.T) {
 	require.NoError(t, fixed.Released(t.Context()))
 }
 
-// TestModelStateKeepsModel: vllm#41297. The shutdown drops the model, but the model's state and the speculator still point to it, and the user
-// still holds the engine.
+// TestModelStateKeepsModel: vllm#41297. The shutdown drops the model, but the model's state and the
+// speculator still point to it, and the user still holds the engine.
 func TestModelStateKeepsModel(t *testing.T) {
 	l := ledger.New(true)
 	e := open(l)
@@ -63,8 +64,9 @@ func TestModelStateKeepsModel(t *testing.T) {
 	runtime.KeepAlive(e)
 }
 
-// TestBlockHasher: vllm#34183. Finished requests are kept by the closure that hashes their next block; their payloads are large. Nothing is
-// ever freed twice or lost, it only grows: 5 rounds are enough to tell.
+// TestBlockHasher: vllm#34183. Finished requests are kept by the closure that hashes their next
+// block; their payloads are large. Nothing is ever freed twice or lost, it only grows: 5 rounds are
+// enough to tell.
 func TestBlockHasher(t *testing.T) {
 	_, err := leakcheck.MeasureGrowth(t.Context(), 5, serve((*PrefixCache).addClosure))
 	mustSay(t, err, "Go heap: 4.0 MiB more with every round", "leaks_test.go", ".next[", "captured r", ".payload")
@@ -72,8 +74,8 @@ func TestBlockHasher(t *testing.T) {
 	leakcheck.Growth(t, 5, serve((*PrefixCache).addValue))
 }
 
-// TestErrorKeepsEngine: the in-process failure test that vllm#28953 had to disable. A client keeps the errors of its requests; one of them
-// keeps the engine.
+// TestErrorKeepsEngine: the in-process failure test that vllm#28953 had to disable. A client keeps
+// the errors of its requests; one of them keeps the engine.
 func TestErrorKeepsEngine(t *testing.T) {
 	l := ledger.New(false)
 	fail := func(keep bool) *leakcheck.Ref {
@@ -90,7 +92,8 @@ func TestErrorKeepsEngine(t *testing.T) {
 	require.ErrorIs(t, results[0], errOutOfMemory)
 }
 
-// TestProcessGroup: vllm#43023. The engine is gone, the process group that connected its workers is not: goroutines and a listening port.
+// TestProcessGroup: vllm#43023. The engine is gone, the process group that connected its workers is
+// not: goroutines and a listening port.
 func TestProcessGroup(t *testing.T) {
 	host, err := leakcheck.Snapshot()
 	require.NoError(t, err)

@@ -12,8 +12,8 @@ import (
 // served is what a careless server keeps: a callback for every engine that it ever had.
 var served []func(id string) bool
 
-// TestRealEngine: the bundled engine, its parts and its memory. Shut down as it should be, nothing is left; a method value that somebody kept
-// keeps the handle, and not the weights.
+// TestRealEngine: the bundled engine, its parts and its memory. Shut down as it should be, nothing
+// is left; a method value that somebody kept keeps the handle, and not the weights.
 func TestRealEngine(t *testing.T) {
 	run := func(keep bool) (refs []*leakcheck.Ref) {
 		e, err := engine.Open(t.Context(), engine.Config{Model: fixtures.Bundled(), KVCacheBytes: 8 << 20})

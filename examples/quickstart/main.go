@@ -1,4 +1,5 @@
-// Command quickstart starts the bundled engine on the bundled model, generates, tears it down and prints the proof that it is gone.
+// Command quickstart starts the bundled engine on the bundled model, generates, tears it down and
+// prints the proof that it is gone.
 package main
 
 import (

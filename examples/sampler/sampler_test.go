@@ -1,5 +1,6 @@
-// Package sampler is a sampler suite as a user writes one: each test starts an engine on the bundled model, and each proves at its end that the
-// engine is gone. The properties are those of vLLM's sampler tests.
+// Package sampler is a sampler suite as a user writes one: each test starts an engine on the
+// bundled model, and each proves at its end that the engine is gone. The properties are those of
+// vLLM's sampler tests.
 package sampler
 
 import (

@@ -1,5 +1,6 @@
-// Package server_test holds somebody else's engine to the same proof: any server with OpenAI's API, in a process of its own. [Server] has the two
-// methods that a fixture needs, and one more, so that the process is looked for in the end.
+// Package server_test holds somebody else's engine to the same proof: any server with OpenAI's API,
+// in a process of its own. [Server] has the two methods that a fixture needs, and one more, so that
+// the process is looked for in the end.
 //
 //	go test ./examples/server -v
 //	SERVER='llama-server -m model.gguf --port 8080' URL=http://127.0.0.1:8080 go test ./examples/server -v
@@ -36,7 +37,8 @@ type Server struct {
 	url  string
 }
 
-// start runs a command and waits until it is ready. A server that came to nothing is returned with the error: the fixture shuts it down.
+// start runs a command and waits until it is ready. A server that came to nothing is returned with
+// the error: the fixture shuts it down.
 func start(ctx context.Context, command []string, url string) (*Server, error) {
 	s := &Server{url: url, http: http.Client{Transport: &http.Transport{}}}
 	var life context.Context

@@ -19,7 +19,8 @@ import (
 
 // 6. SIGKILL of the core, of its parent, of both, at random moments: from the first instruction of the parent to the middle of its requests.
 
-// TestKillCore: the caller has an error within a second, and Shutdown still proves that all is gone.
+// TestKillCore: the caller has an error within a second, and Shutdown still proves that all is
+// gone.
 func TestKillCore(t *testing.T) {
 	inChildCores(t, "SIGKILL of the core, at random", func(t *testing.T, cfg engine.Config) {
 		for range rounds(5, 200) {
@@ -60,8 +61,8 @@ func TestKillParent(t *testing.T) {
 	})
 }
 
-// killed starts a victim in a folder for temporary files of its own, has it killed at a random moment, and looks for what is left. With core set
-// the victim lives until its core does.
+// killed starts a victim in a folder for temporary files of its own, has it killed at a random
+// moment, and looks for what is left. With core set the victim lives until its core does.
 func killed(t *testing.T, devices int, core bool, kill func(parent int, all []int)) {
 	t.Helper()
 	tmp := t.TempDir()

@@ -1,8 +1,11 @@
-// Package shutdown_test is a suite that a user of enginetest might write for an engine of their own: every way to end an engine, in every place
-// that an engine can be, on one device and on two that share the model, and after each the proof that it is gone. It prints a table of its verdicts.
+// Package shutdown_test is a suite that a user of enginetest might write for an engine of their
+// own: every way to end an engine, in every place that an engine can be, on one device and on two
+// that share the model, and after each the proof that it is gone. It prints a table of its
+// verdicts.
 //
-// The engine runs on GPUs when there are some, else on the CPU, which emulates two devices: nothing here knows. With one GPU the rows of two are
-// skipped. What an HTTP server does upon SIGTERM and SIGINT belongs to that server's own tests.
+// The engine runs on GPUs when there are some, else on the CPU, which emulates two devices: nothing
+// here knows. With one GPU the rows of two are skipped. What an HTTP server does upon SIGTERM and
+// SIGINT belongs to that server's own tests.
 //
 //	go test ./examples/shutdown                             # 5 deaths at random moments of each kind, 10 engines in sequence
 //	ENGINETEST_LONG=1 go test -timeout 20m ./examples/shutdown # 200, and 50
@@ -46,8 +49,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// envVictim makes this test binary a program that serves from a child core until it is killed. Its value finds its processes. envDevices says on how
-// many devices.
+// envVictim makes this test binary a program that serves from a child core until it is killed. Its
+// value finds its processes. envDevices says on how many devices.
 const (
 	envVictim  = "SHUTDOWN_VICTIM"
 	envDevices = "SHUTDOWN_VICTIM_DEVICES"
@@ -131,7 +134,8 @@ func in(t *testing.T, m mode, name string, body func(t *testing.T, cfg engine.Co
 			t.Skipf("two devices share the model here, and this machine has %d GPU", n)
 		}
 		if m.fork {
-			// What forkproc's own tests plant is not this child's: go test ./... runs packages beside each other.
+			// What forkproc's own tests plant is not this child's: go test ./... runs packages
+			// beside each other.
 			forkproc.Run(t, func(t *testing.T) { body(t, m.config()) }, forkproc.Accept("/dev/shm/forkproc-*"))
 			return
 		}
@@ -207,7 +211,8 @@ func (v *table) print() {
 	}
 }
 
-// start starts an engine that the test owns: when the test ends, or at Stop, it is shut down and proven gone by seven checks.
+// start starts an engine that the test owns: when the test ends, or at Stop, it is shut down and
+// proven gone by seven checks.
 func start(t *testing.T, cfg engine.Config) (*runner.Runner, *engine.Engine) {
 	t.Helper()
 	r := runner.New(t, cfg)
@@ -228,7 +233,8 @@ func gone(t *testing.T, r *runner.Runner) {
 	}
 }
 
-// failedStart opens an engine that cannot start, and returns why. What is left of it fails the test.
+// failedStart opens an engine that cannot start, and returns why. What is left of it fails the
+// test.
 func failedStart(t *testing.T, ctx context.Context, cfg engine.Config) error {
 	t.Helper()
 	f, err := runner.Open(ctx, func(ctx context.Context) (*engine.Engine, error) { return engine.Open(ctx, cfg) }, runner.Name(t.Name()))
@@ -253,8 +259,8 @@ type answer struct {
 	err  error
 }
 
-// inFlight starts n requests that run when it returns, and gives what collects their answers. One that is over before the others run, on a busy
-// machine, is started again.
+// inFlight starts n requests that run when it returns, and gives what collects their answers. One
+// that is over before the others run, on a busy machine, is started again.
 func inFlight(t *testing.T, r *runner.Runner, e *engine.Engine, n, tokens int) func() []answer {
 	t.Helper()
 	answers := make([]answer, n)

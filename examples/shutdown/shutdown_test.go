@@ -334,7 +334,8 @@ func TestSeveral(t *testing.T) {
 	everywhere(t, "one after the other: nothing grows", func(t *testing.T, cfg engine.Config) {
 		var opts []leakcheck.Option
 		if gpus() > 0 && os.Getenv("MALLOC_ARENA_MAX") == "" {
-			// What the driver has freed stays with the C library, up to 64 MiB in each of 8 arenas a core, and which one an engine's thread gets is chance.
+			// What the driver has freed stays with the C library, up to 64 MiB in each of 8 arenas
+			// a core, and which one an engine's thread gets is chance.
 			opts = append(opts, leakcheck.Allow("growth of memory outside the Go heap"))
 		}
 		leakcheck.Growth(t, rounds(10, 50), func(int) {

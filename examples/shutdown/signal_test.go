@@ -26,7 +26,8 @@ import (
 
 // 5. SIGTERM and SIGINT to a program that serves: idle, while it loads, under ten streams.
 
-// program is what this test binary does instead of testing when envProgram is set: it streams, and upon a signal drains and proves itself gone.
+// program is what this test binary does instead of testing when envProgram is set: it streams, and
+// upon a signal drains and proves itself gone.
 type program struct {
 	Core    engine.Core
 	Devices int

@@ -1,7 +1,9 @@
 // Package alarm calls a function when something has taken too long.
 //
-// It is time.AfterFunc, but what was stopped keeps nothing: the runtime drops a stopped timer only when the processor that has it looks at its timers again,
-// which an idle one does when the timer was due. Until then the timer's function is reachable, and everything that it captured, which in an engine is the engine.
+// It is time.AfterFunc, but what was stopped keeps nothing: the runtime drops a stopped timer only
+// when the processor that has it looks at its timers again, which an idle one does when the timer
+// was due. Until then the timer's function is reachable, and everything that it captured, which in
+// an engine is the engine.
 package alarm
 
 import (

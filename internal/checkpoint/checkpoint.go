@@ -1,8 +1,9 @@
-// Package checkpoint reads a Hugging Face checkpoint folder: config.json, generation_config.json and safetensors weights, memory-mapped and
-// used as they lie in the file.
+// Package checkpoint reads a Hugging Face checkpoint folder: config.json, generation_config.json
+// and safetensors weights, memory-mapped and used as they lie in the file.
 //
-// Everything in a checkpoint is taken for hostile: nothing is allocated because a header says so, every size is checked before it is used, and
-// whatever is wrong is an [*Error] that names the file, the tensor or field, what it has and what is accepted:
+// Everything in a checkpoint is taken for hostile: nothing is allocated because a header says so,
+// every size is checked before it is used, and whatever is wrong is an [*Error] that names the
+// file, the tensor or field, what it has and what is accepted:
 //
 //	checkpoint: m/config.json: architectures: unknown architecture: got GPT2LMHeadModel, want one of LlamaForCausalLM, MistralForCausalLM, …
 //	checkpoint: m/config.json: rope_scaling.rope_type: unknown rope type: got "yarn", want "default" or "llama3"
@@ -33,8 +34,8 @@ type Checkpoint struct {
 	unused  unused
 }
 
-// Open reads the configuration of the checkpoint in dir and maps its weights. It checks every file's header, reads no weights, and leaves
-// nothing mapped when it fails.
+// Open reads the configuration of the checkpoint in dir and maps its weights. It checks every
+// file's header, reads no weights, and leaves nothing mapped when it fails.
 func Open(dir string) (*Checkpoint, error) {
 	if err := checkFolder(dir); err != nil {
 		return nil, err
@@ -54,7 +55,8 @@ func Open(dir string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// Close unmaps the weights. Using a tensor afterwards is the caller's fault (the process dies of a fault that no recover catches).
+// Close unmaps the weights. Using a tensor afterwards is the caller's fault (the process dies of a
+// fault that no recover catches).
 func (c *Checkpoint) Close() error {
 	var errs []error
 	for _, f := range c.files {
@@ -137,7 +139,8 @@ func (c *Checkpoint) TokenizerPath() string {
 	return path
 }
 
-// present says whether a folder lists a file, be it a link that leads nowhere, as half a download leaves behind: that is broken, not optional.
+// present says whether a folder lists a file, be it a link that leads nowhere, as half a download
+// leaves behind: that is broken, not optional.
 func present(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

@@ -73,7 +73,8 @@ func TestOpenWithoutTheOptionalFiles(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// In a download cache every file is a link: one that leads nowhere is a broken checkpoint, not one without the file.
+// In a download cache every file is a link: one that leads nowhere is a broken checkpoint, not one
+// without the file.
 func TestLinksThatLeadNowhere(t *testing.T) {
 	for _, name := range []string{"config.json", "generation_config.json", "model.safetensors"} {
 		dir := folder(t, map[string]any{"config.json": goodConfig, "model.safetensors": []Tensor{f32("a", 1)}})
@@ -174,7 +175,8 @@ func TestNotACheckpoint(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// A checkpoint that fails to open in its second file must have let go of the first: only the kernel's list of mappings can tell.
+// A checkpoint that fails to open in its second file must have let go of the first: only the
+// kernel's list of mappings can tell.
 func TestFailedOpenLeavesNothingMapped(t *testing.T) {
 	mapped := func(dir string) int {
 		data, err := os.ReadFile("/proc/self/maps")

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// Config is a model's config.json, resolved: every default of the architecture is filled in, as transformers 5 has it.
+// Config is a model's config.json, resolved: every default of the architecture is filled in, as
+// transformers 5 has it.
 type Config struct {
 	Architecture string // "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM" or "Qwen3ForCausalLM"
 
@@ -29,8 +30,9 @@ type Config struct {
 	MLPBias       bool // gate_proj, up_proj and down_proj have
 	QKNorm        bool // q_norm and k_norm (RMS over HeadDim) before the rotation
 
-	// SlidingWindow is the number of positions that a token attends to, itself included (position i sees j > i − SlidingWindow), in the layers
-	// for which LayerWindow gives it; 0 means full attention everywhere. A window that no sequence can outgrow is given as 0.
+	// SlidingWindow is the number of positions that a token attends to, itself included (position i
+	// sees j > i − SlidingWindow), in the layers for which LayerWindow gives it; 0 means full
+	// attention everywhere. A window that no sequence can outgrow is given as 0.
 	SlidingWindow int
 	sliding       []bool // per layer; nil means all
 
@@ -45,7 +47,8 @@ func (c *Config) LayerWindow(layer int) int {
 	return 0
 }
 
-// Bounds on what a config.json may ask for, well above any published model. They keep products of two of them inside an int64.
+// Bounds on what a config.json may ask for, well above any published model. They keep products of
+// two of them inside an int64.
 const (
 	maxVocab     = 1 << 24
 	maxWidth     = 1 << 20 // hidden and intermediate size
@@ -198,8 +201,9 @@ func (f *fields) heads(c *Config, a architecture) {
 	}
 }
 
-// window fills in the sliding window. Every layer of Mistral has it (a missing key means 4096, null means none); in the Qwen classes
-// layer_types says which layers have it, or else those from max_window_layers on.
+// window fills in the sliding window. Every layer of Mistral has it (a missing key means 4096, null
+// means none); in the Qwen classes layer_types says which layers have it, or else those from
+// max_window_layers on.
 func (f *fields) window(c *Config, a architecture) {
 	if a.slidingWindow == 0 || f.isNull("sliding_window") || a.slidingOptedIn && !f.bool("use_sliding_window") {
 		return

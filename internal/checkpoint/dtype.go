@@ -12,8 +12,9 @@ const (
 	F16  DType = "F16"
 )
 
-// dtypes lists every type of the safetensors format with its size in bits, in the order in which the reference implementation ranks them
-// (its writer puts higher ranks first, which keeps data aligned). Those that are no weights are known so that an error can name them.
+// dtypes lists every type of the safetensors format with its size in bits, in the order in which
+// the reference implementation ranks them (its writer puts higher ranks first, which keeps data
+// aligned). Those that are no weights are known so that an error can name them.
 var dtypes = []struct {
 	name DType
 	bits uint64

@@ -11,7 +11,8 @@ import (
 //
 //	checkpoint: FILE: tensor "NAME": FIELD: REASON: got GOT, want WANT
 //
-// with the parts that apply. Test for it with errors.As; Unwrap gives the system's error when there is one (fs.ErrNotExist, …).
+// with the parts that apply. Test for it with errors.As; Unwrap gives the system's error when there
+// is one (fs.ErrNotExist, …).
 type Error struct {
 	File   string // path of the file, or of the folder when no single file is at fault
 	Tensor string // the tensor's name, when the error concerns one

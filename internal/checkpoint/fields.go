@@ -10,10 +10,12 @@ import (
 	"strings"
 )
 
-// maxJSON bounds a JSON file of a checkpoint, except tokenizer.json, which is not read here. An index of a thousand shards is a few MiB.
+// maxJSON bounds a JSON file of a checkpoint, except tokenizer.json, which is not read here. An
+// index of a thousand shards is a few MiB.
 const maxJSON = 64 << 20
 
-// fields reads the fields of a JSON object and keeps the first error. A field that is null counts as absent where not said otherwise.
+// fields reads the fields of a JSON object and keeps the first error. A field that is null counts
+// as absent where not said otherwise.
 type fields struct {
 	file   string
 	prefix string // "rope_parameters." when the object is that field's

@@ -5,8 +5,9 @@ import (
 	"io/fs"
 )
 
-// generationEOS gives the ids that end a sequence by generation_config.json; nil when there is no such file or it has none. What else is in it, the
-// sampling that the model's authors recommend, is not used: a request says how it is sampled.
+// generationEOS gives the ids that end a sequence by generation_config.json; nil when there is no
+// such file or it has none. What else is in it, the sampling that the model's authors recommend, is
+// not used: a request says how it is sampled.
 func generationEOS(path string, vocab int) ([]int32, error) {
 	data, err := readJSON(path)
 	if errors.Is(err, fs.ErrNotExist) && !present(path) {

@@ -5,8 +5,9 @@ import (
 	"strconv"
 )
 
-// Rope says how positions turn into angles. Its inverse frequencies for i in [0, HeadDim/2) start from Theta^(−2i/HeadDim); the type "llama3"
-// then stretches the long wavelengths (see [Rope.InvFreq]).
+// Rope says how positions turn into angles. Its inverse frequencies for i in [0, HeadDim/2) start
+// from Theta^(−2i/HeadDim); the type "llama3" then stretches the long wavelengths (see
+// [Rope.InvFreq]).
 type Rope struct {
 	Type  string // "default" or "llama3"
 	Theta float64
@@ -18,8 +19,8 @@ type Rope struct {
 	OriginalMaxPositions int
 }
 
-// rope reads rope_parameters (transformers 5), or rope_scaling and rope_theta (before). The newer form wins inside the object, rope_theta
-// outside it fills in.
+// rope reads rope_parameters (transformers 5), or rope_scaling and rope_theta (before). The newer
+// form wins inside the object, rope_theta outside it fills in.
 func (f *fields) rope(maxPos int) Rope {
 	theta := f.number("rope_theta", 10000, 1e-6, 1e15)
 	if f.number("partial_rotary_factor", 1, 0, 1) != 1 {
@@ -68,8 +69,9 @@ func (f *fields) llama3(r *Rope, maxPos int) {
 	}
 }
 
-// InvFreq gives the headDim/2 inverse frequencies: position p turns pair i by p*InvFreq[i] radians. They are float32, rounded where transformers
-// rounds: at position 300 one unit in the last place already shows in the logits. Formula: transformers, modeling_rope_utils.py,
+// InvFreq gives the headDim/2 inverse frequencies: position p turns pair i by p*InvFreq[i] radians.
+// They are float32, rounded where transformers rounds: at position 300 one unit in the last place
+// already shows in the logits. Formula: transformers, modeling_rope_utils.py,
 // _compute_llama3_parameters.
 func (r Rope) InvFreq(headDim int) []float64 {
 	freqs := make([]float64, headDim/2)

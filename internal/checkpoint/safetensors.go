@@ -19,8 +19,9 @@ import (
 	"unsafe"
 )
 
-// Tensor is a tensor of a safetensors file. Its Data is the mapped file itself, row-major and little-endian: read-only (a write faults), good until
-// the file is closed, and aligned to the element only if the file's writer saw to it.
+// Tensor is a tensor of a safetensors file. Its Data is the mapped file itself, row-major and
+// little-endian: read-only (a write faults), good until the file is closed, and aligned to the
+// element only if the file's writer saw to it.
 type Tensor struct {
 	Name  string
 	DType DType
@@ -48,9 +49,10 @@ type File struct {
 // maxHeader is the format's own limit, in bytes.
 const maxHeader = 100_000_000
 
-// OpenFile maps a safetensors file and checks all of its header: every tensor lies inside the file, has the bytes that its shape and type
-// need, and together they cover the data exactly, without overlap or hole. The file must not shrink while it is open (the kernel would answer
-// a later read with SIGBUS).
+// OpenFile maps a safetensors file and checks all of its header: every tensor lies inside the file,
+// has the bytes that its shape and type need, and together they cover the data exactly, without
+// overlap or hole. The file must not shrink while it is open (the kernel would answer a later read
+// with SIGBUS).
 func OpenFile(path string) (*File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -156,8 +158,8 @@ func (f *File) parse() error {
 	return nil
 }
 
-// parseHeader reads {"name": {"dtype": …, "shape": […], "data_offsets": [begin, end]}, …, "__metadata__": {…}}. It walks tokens, because
-// encoding/json would let duplicate keys pass.
+// parseHeader reads {"name": {"dtype": …, "shape": […], "data_offsets": [begin, end]}, …,
+// "__metadata__": {…}}. It walks tokens, because encoding/json would let duplicate keys pass.
 func (f *File) parseHeader(header []byte) ([]entry, error) {
 	w := &walker{dec: json.NewDecoder(bytes.NewReader(header))}
 	w.dec.UseNumber()
@@ -230,7 +232,8 @@ func (f *File) checkLayout(entries []entry, body uint64) error {
 	return nil
 }
 
-// byteSize is the size of a tensor in bytes; not ok when it overflows or is not a whole number of bytes.
+// byteSize is the size of a tensor in bytes; not ok when it overflows or is not a whole number of
+// bytes.
 func byteSize(d DType, shape []int) (uint64, bool) {
 	n := d.bits()
 	zero := false

@@ -15,7 +15,8 @@ import (
 
 const indexName = "model.safetensors.index.json"
 
-// openWeights takes model.safetensors, or else what the index lists, or else all of model*.safetensors: the order of transformers.
+// openWeights takes model.safetensors, or else what the index lists, or else all of
+// model*.safetensors: the order of transformers.
 func (c *Checkpoint) openWeights() error {
 	single := filepath.Join(c.Dir, "model.safetensors")
 	if exists(single) {
@@ -134,7 +135,8 @@ func parseIndex(path string, data []byte) (map[string]string, error) {
 
 var shardName = regexp.MustCompile(`-(\d{5})-of-(\d{5})\.safetensors$`)
 
-// checkShards finds the gap in a set of files named model-00001-of-00003.safetensors, … that has no index.
+// checkShards finds the gap in a set of files named model-00001-of-00003.safetensors, … that has no
+// index.
 func (c *Checkpoint) checkShards(paths []string) error {
 	m := shardName.FindStringSubmatch(paths[0])
 	if m == nil {

@@ -26,12 +26,15 @@ func (u *unused) drop(name string) {
 	u.mu.Unlock()
 }
 
-// computed are endings of tensors that older versions of transformers saved and that follow from the configuration: transformers leaves the first
-// out silently (_keys_to_ignore_on_load_unexpected), vLLM's load_weights all of them.
+// computed are endings of tensors that older versions of transformers saved and that follow from
+// the configuration: transformers leaves the first out silently
+// (_keys_to_ignore_on_load_unexpected), vLLM's load_weights all of them.
 var computed = []string{".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"}
 
-// Unused lists the tensors that [Checkpoint.Weight] was never asked for, sorted: after a model has taken its weights, what it ignores. What is known to
-// do no harm is left out: tables that are computed, and the output layer of a model that uses the embedding for it. It works after Close, too.
+// Unused lists the tensors that [Checkpoint.Weight] was never asked for, sorted: after a model has
+// taken its weights, what it ignores. What is known to do no harm is left out: tables that are
+// computed, and the output layer of a model that uses the embedding for it. It works after Close,
+// too.
 func (c *Checkpoint) Unused() []string {
 	c.unused.mu.Lock()
 	defer c.unused.mu.Unlock()

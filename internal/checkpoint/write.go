@@ -13,11 +13,13 @@ import (
 	"unicode/utf8"
 )
 
-// hugePage is the size of the writes, at multiples of it: the page cache then keeps the file in huge pages where it can (see adviseHuge).
+// hugePage is the size of the writes, at multiples of it: the page cache then keeps the file in
+// huge pages where it can (see adviseHuge).
 const hugePage = 2 << 20
 
-// WriteSafetensors writes tensors (their File is ignored) to a new file at path, byte for byte as the reference implementation does: wider types
-// first, then by name, the header padded with spaces to 8 bytes. The same input gives the same file.
+// WriteSafetensors writes tensors (their File is ignored) to a new file at path, byte for byte as
+// the reference implementation does: wider types first, then by name, the header padded with spaces
+// to 8 bytes. The same input gives the same file.
 func WriteSafetensors(path string, tensors []Tensor, metadata map[string]string) (err error) {
 	sorted := slices.Clone(tensors)
 	slices.SortFunc(sorted, func(a, b Tensor) int {

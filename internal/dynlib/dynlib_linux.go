@@ -19,7 +19,8 @@ func Symbol(lib uintptr, name string) uintptr {
 	return p
 }
 
-// Call calls a C function. Whatever the arguments point to has to be on the Go heap, or pinned, and alive.
+// Call calls a C function. Whatever the arguments point to has to be on the Go heap, or pinned, and
+// alive.
 func Call(fn uintptr, args []uintptr) uintptr {
 	r, _, _ := purego.SyscallN(fn, args...)
 	return r

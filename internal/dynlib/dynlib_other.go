@@ -1,6 +1,7 @@
 //go:build !linux || !(amd64 || arm64)
 
-// Package dynlib calls C libraries that are found at run time, without cgo: on linux/amd64 and linux/arm64. Here it opens none.
+// Package dynlib calls C libraries that are found at run time, without cgo: on linux/amd64 and
+// linux/arm64. Here it opens none.
 package dynlib
 
 import (

@@ -6,8 +6,9 @@ import (
 	"unsafe"
 )
 
-// KVCache is the keys and values of one layer, in pages. K and V are [Blocks, KVHeads, BlockSize, HeadDim]: the keys of one head in one block
-// lie together, as rows that the matrix kernels can read.
+// KVCache is the keys and values of one layer, in pages. K and V are
+// [Blocks, KVHeads, BlockSize, HeadDim]: the keys of one head in one block lie together, as rows
+// that the matrix kernels can read.
 type KVCache struct {
 	K, V                                []float32
 	Blocks, BlockSize, KVHeads, HeadDim int
@@ -27,8 +28,8 @@ func (c KVCache) check() {
 	}
 }
 
-// WriteKV stores k and v [len(slots), KVHeads, HeadDim] in the cache: row i goes to slot slots[i] = block·BlockSize + offset; a negative slot
-// is not stored.
+// WriteKV stores k and v [len(slots), KVHeads, HeadDim] in the cache: row i goes to slot slots[i] =
+// block·BlockSize + offset; a negative slot is not stored.
 func WriteKV(p *Pool, c KVCache, k, v []float32, slots []int32) {
 	c.check()
 	rowsOf("WriteKV", len(slots), c.KVHeads*c.HeadDim, k, v)
@@ -50,7 +51,8 @@ func WriteKV(p *Pool, c KVCache, k, v []float32, slots []int32) {
 	})
 }
 
-// AttnSeq is one sequence's part of a batch: its query rows are the last Len positions of its context.
+// AttnSeq is one sequence's part of a batch: its query rows are the last Len positions of its
+// context.
 type AttnSeq struct {
 	Start, Len int     // rows of q and dst
 	Context    int     // positions whose keys and values are in the cache, these rows' own among them
@@ -64,15 +66,17 @@ type AttnParams struct {
 	Window int     // a row sees its last Window positions, itself among them; 0: all
 }
 
-// segment is the number of positions that are reduced together. Segments begin at multiples of it and are added up in order: a row's result is
-// the same whether they are worked on one after the other or at the same time, and whatever other rows there are.
+// segment is the number of positions that are reduced together. Segments begin at multiples of it
+// and are added up in order: a row's result is the same whether they are worked on one after the
+// other or at the same time, and whatever other rows there are.
 const segment = 256
 
-// maxTile is the number of query vectors (rows × heads of one KV head) that pass over the cache together.
+// maxTile is the number of query vectors (rows × heads of one KV head) that pass over the cache
+// together.
 const maxTile = 32
 
-// Attention computes causal attention over the paged cache: dst and q are [T, Heads, HeadDim]. A row sees the positions up to its own. The keys and
-// values of the batch must have been written.
+// Attention computes causal attention over the paged cache: dst and q are [T, Heads, HeadDim]. A
+// row sees the positions up to its own. The keys and values of the batch must have been written.
 func Attention(p *Pool, dst, q []float32, a AttnParams, c KVCache, seqs []AttnSeq) {
 	c.check()
 	if a.Heads <= 0 || c.KVHeads <= 0 || a.Heads%c.KVHeads != 0 {
@@ -185,7 +189,8 @@ func (at *attention) partial(it *attnItem, buf []float32) (out, top, sum, room [
 	return out, buf[:n], buf[n : 2*n], buf[2*n:]
 }
 
-// segment computes the partial result of a tile over one segment: Σ exp(score - top)·v, top, and Σ exp(score - top), for every query vector.
+// segment computes the partial result of a tile over one segment: Σ exp(score - top)·v, top, and Σ
+// exp(score - top), for every query vector.
 func (at *attention) segment(it *attnItem, seg int, buf []float32) {
 	out, top, sum, room := at.partial(it, buf)
 	clear(out)
@@ -250,8 +255,9 @@ func (at *attention) queries(it *attnItem, room []float32) *float32 {
 	return &room[0]
 }
 
-// runs calls f for the stretches of positions [lo, hi) that lie in one block: first position, length, index of its vector in the cache. The next
-// stretch of x, keys or values, is fetched meanwhile: blocks lie apart, so the processor does not foresee it.
+// runs calls f for the stretches of positions [lo, hi) that lie in one block: first position,
+// length, index of its vector in the cache. The next stretch of x, keys or values, is fetched
+// meanwhile: blocks lie apart, so the processor does not foresee it.
 func (at *attention) runs(it *attnItem, lo, hi int, x []float32, f func(from, n, i int)) {
 	for lo < hi {
 		off := lo % at.c.BlockSize

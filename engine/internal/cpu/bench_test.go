@@ -12,10 +12,12 @@ import (
 	"unsafe"
 )
 
-// The machines that this runs on are shared, so every benchmark of something that memory bounds measures the bound beside it, in turns, and
-// reports medians: "share" is the part of the read bandwidth that was reached.
+// The machines that this runs on are shared, so every benchmark of something that memory bounds
+// measures the bound beside it, in turns, and reports medians: "share" is the part of the read
+// bandwidth that was reached.
 
-// stream reads memory with all threads, as fast as it comes: each thread reads four streams, as the kernels do.
+// stream reads memory with all threads, as fast as it comes: each thread reads four streams, as the
+// kernels do.
 func stream(p *Pool, x []uint64) {
 	p.Run(p.Threads(), 1, func(lo, hi int) {
 		part := x[lo*len(x)/p.Threads() : hi*len(x)/p.Threads()]
@@ -120,7 +122,8 @@ func BenchmarkMatVec(b *testing.B) {
 	}
 }
 
-// decoder is all the matrices of a Llama of 110M parameters: 768 wide, 2048 in the MLP, 12 layers, 32000 tokens.
+// decoder is all the matrices of a Llama of 110M parameters: 768 wide, 2048 in the MLP, 12 layers,
+// 32000 tokens.
 type decoder struct {
 	layers []layer
 	head   Matrix

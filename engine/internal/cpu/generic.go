@@ -40,7 +40,8 @@ var genericKernels = kernels{
 	siluMul: siluMulGeneric,
 }
 
-// tileGeneric takes weight rows four at a time, so that each activation is loaded once for four products.
+// tileGeneric takes weight rows four at a time, so that each activation is loaded once for four
+// products.
 func tileGeneric(t DType, m, n int, c *float32, ldc int, a *float32, lda int, w unsafe.Pointer, ldw, k int) {
 	if k == 0 {
 		for i := range m {
@@ -70,7 +71,8 @@ func tileGeneric(t DType, m, n int, c *float32, ldc int, a *float32, lda int, w 
 	}
 }
 
-// dot4 adds up runs of 64 products apart, then the runs: rounding errors grow with the run and the number of runs, not with their product.
+// dot4 adds up runs of 64 products apart, then the runs: rounding errors grow with the run and the
+// number of runs, not with their product.
 func dot4(x []float32, w *[4][]float32) (s [4]float32) {
 	for lo := 0; lo < len(x); lo += 64 {
 		hi := min(lo+64, len(x))
@@ -131,7 +133,8 @@ func words(b []byte) []uint16 {
 	return u
 }
 
-// halfToFloat widens IEEE 754 binary16. Its exponent and fraction, read as those of a float32, are 2^112 times too small; subnormals too.
+// halfToFloat widens IEEE 754 binary16. Its exponent and fraction, read as those of a float32, are
+// 2^112 times too small; subnormals too.
 func halfToFloat(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
 	if h&0x7c00 == 0x7c00 { // infinity or NaN

@@ -35,7 +35,8 @@ func (t DType) String() string {
 	return fmt.Sprintf("DType(%d)", uint8(t))
 }
 
-// Matrix is a weight matrix as it lies in a checkpoint: row-major [Rows, Cols] = [out, in]. Its data needs no alignment and is not copied.
+// Matrix is a weight matrix as it lies in a checkpoint: row-major [Rows, Cols] = [out, in]. Its
+// data needs no alignment and is not copied.
 type Matrix struct {
 	Data       []byte
 	Type       DType
@@ -89,18 +90,19 @@ func MatMul(p *Pool, dst, x []float32, m int, w Matrix, bias []float32) {
 	matMuls(p, x, m, []Linear{{Dst: dst, W: w, Bias: bias}})
 }
 
-// MatMuls computes several products with the same x [m, Cols] in one pass over the threads: q, k and v, or gate and up. Each result is the one
-// that MatMul gives.
+// MatMuls computes several products with the same x [m, Cols] in one pass over the threads: q, k
+// and v, or gate and up. Each result is the one that MatMul gives.
 func MatMuls(p *Pool, x []float32, m int, out ...Linear) { matMuls(p, x, m, out) }
 
 // A panel is the unit of work of a thread: some rows of one weight matrix, times all rows of x.
 const (
 	tileRows  = 4         // of weights: panels are multiples of it
 	panelSize = 192 << 10 // bytes of weights that stay in the L2 cache while the rows of x pass
-	// streamSize is the most of it in a panel that is read once: the garbage collector cannot stop a thread inside a kernel, so this bounds the
-	// pause of all others to some 0.2 ms.
+	// streamSize is the most of it in a panel that is read once: the garbage collector cannot stop
+	// a thread inside a kernel, so this bounds the pause of all others to some 0.2 ms.
 	streamSize = 4 << 20
-	// widenAt is the number of rows of x from which 16-bit weights are widened once a panel rather than once a tile.
+	// widenAt is the number of rows of x from which 16-bit weights are widened once a panel rather
+	// than once a tile.
 	widenAt = 12
 )
 
@@ -149,8 +151,9 @@ func (l *Linear) check(x []float32, m, cols int) {
 // panels is the number of panels of so many rows.
 func (l *Linear) panels(rows int) int { return (l.W.Rows + rows - 1) / rows }
 
-// panelRows is the number of weight rows in a panel. When x passes once, the weights only stream by, and the longer the streams the better:
-// a few panels for each thread. Otherwise a panel has to stay in the cache.
+// panelRows is the number of weight rows in a panel. When x passes once, the weights only stream
+// by, and the longer the streams the better: a few panels for each thread. Otherwise a panel has to
+// stay in the cache.
 func (p *Pool) panelRows(rows, cols, m int, t DType) int {
 	share := rows
 	if p.threads > 1 {

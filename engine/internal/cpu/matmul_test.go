@@ -44,7 +44,8 @@ func TestMatMulAgainstFloat64(t *testing.T) {
 	})
 }
 
-// Every length of a row up to four AVX-512 vectors and a bit, in a batch that takes several shapes of tiles.
+// Every length of a row up to four AVX-512 vectors and a bit, in a batch that takes several shapes
+// of tiles.
 func TestMatMulEveryTail(t *testing.T) {
 	eachTier(t, func(t *testing.T, p *Pool) {
 		for _, dt := range []DType{F32, BF16, F16} {
@@ -55,7 +56,8 @@ func TestMatMulEveryTail(t *testing.T) {
 	})
 }
 
-// checkMatMul compares one product with its float64 value. All that it reads and writes ends where memory ends.
+// checkMatMul compares one product with its float64 value. All that it reads and writes ends where
+// memory ends.
 func checkMatMul(t *testing.T, p *Pool, dt DType, m, rows, cols int) {
 	t.Helper()
 	rng := rngOf(uint64(m*1000003 + rows*1009 + cols))

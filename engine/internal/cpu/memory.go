@@ -35,18 +35,20 @@ func (e *OutOfMemory) Error() string {
 // Unwrap is the system's error, when it refused.
 func (e *OutOfMemory) Unwrap() error { return e.Cause }
 
-// AllocatorConfig describes an [Allocator]. Its zero value is device cpu:0 with a ledger of its own and all the machine's memory.
+// AllocatorConfig describes an [Allocator]. Its zero value is device cpu:0 with a ledger of its own
+// and all the machine's memory.
 type AllocatorConfig struct {
 	Index    int            // of the device: "cpu:Index"
 	Device   string         // its name; "" is "cpu:Index"
 	Ledger   *ledger.Ledger // nil: a new one, without stacks
 	Capacity int64          // bytes that may be live at once; 0: no limit but the machine's
-	// Before is called before each allocation; its error is the allocation's. A place for fault injection.
+	// Before is called before each allocation; its error is the allocation's. A place for fault
+	// injection.
 	Before func(owner string, bytes int64) error
 }
 
-// Allocator gives out device memory: mapped outside the Go heap, zeroed, entered in a ledger. Pages cost nothing until they are touched.
-// It is safe for concurrent use.
+// Allocator gives out device memory: mapped outside the Go heap, zeroed, entered in a ledger. Pages
+// cost nothing until they are touched. It is safe for concurrent use.
 type Allocator struct {
 	device   string
 	ledger   *ledger.Ledger
@@ -74,8 +76,8 @@ func (a *Allocator) Device() string { return a.device }
 // Ledger is where the allocator keeps its books.
 func (a *Allocator) Ledger() *ledger.Ledger { return a.ledger }
 
-// Memory is what could still be allocated, and the total, in bytes: of the capacity when there is one, and never more than what the machine,
-// or the control group that this process lives in, has.
+// Memory is what could still be allocated, and the total, in bytes: of the capacity when there is
+// one, and never more than what the machine, or the control group that this process lives in, has.
 func (a *Allocator) Memory() (free, total int64, err error) {
 	free, total, err = machineMemory()
 	if a.capacity > 0 {
@@ -136,7 +138,8 @@ func (a *Allocator) release(bytes int64) {
 	a.mu.Unlock()
 }
 
-// Buffer is one allocation. Its memory, and every slice made from it, is gone after Free: touching a slice then is a fault, not old data.
+// Buffer is one allocation. Its memory, and every slice made from it, is gone after Free: touching
+// a slice then is a fault, not old data.
 type Buffer struct {
 	mu   sync.Mutex
 	data []byte
@@ -170,8 +173,9 @@ func (b *Buffer) Bytes() []byte {
 	return b.data
 }
 
-// PreferHugePages asks the system to back the memory with large pages, before it is touched: for what will be used whole, such as weights,
-// whose reading gains a fifth in speed. A system that has none goes on with small ones.
+// PreferHugePages asks the system to back the memory with large pages, before it is touched: for
+// what will be used whole, such as weights, whose reading gains a fifth in speed. A system that has
+// none goes on with small ones.
 func (b *Buffer) PreferHugePages() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

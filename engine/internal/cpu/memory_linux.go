@@ -21,7 +21,8 @@ func adviseHuge(b []byte) {
 	}
 }
 
-// machineMemory is what a new allocation could use, and the total: MemAvailable and MemTotal, or less where a control group says so.
+// machineMemory is what a new allocation could use, and the total: MemAvailable and MemTotal, or
+// less where a control group says so.
 func machineMemory() (free, total int64, err error) { return machineMemoryAt("/") }
 
 // machineMemoryAt reads proc and sys below root.
@@ -52,8 +53,9 @@ func machineMemoryAt(root string) (free, total int64, err error) {
 
 type controlGroup struct{ dir, limit, used, cache string }
 
-// controlGroups lists the memory groups of this process, its own and those above it, in both versions' files. In a container the path of
-// /proc/self/cgroup may not exist below the mount; the mount's root is then the group.
+// controlGroups lists the memory groups of this process, its own and those above it, in both
+// versions' files. In a container the path of /proc/self/cgroup may not exist below the mount; the
+// mount's root is then the group.
 func controlGroups(root string) (groups []controlGroup) {
 	b, err := os.ReadFile(path.Join(root, "proc/self/cgroup"))
 	if err != nil {

@@ -21,8 +21,8 @@ func (p *Pool) rows(rows, dim int, body func(lo, hi int)) {
 	p.Run(rows, max(1, elementGrain/max(dim, 1)), body)
 }
 
-// RMSNorm computes dst = x / √(mean(x²) + eps) · weight for each row of x [rows, dim]. dst may be x. A model whose norm multiplies by
-// 1 + weight (Gemma) passes that.
+// RMSNorm computes dst = x / √(mean(x²) + eps) · weight for each row of x [rows, dim]. dst may be
+// x. A model whose norm multiplies by 1 + weight (Gemma) passes that.
 func RMSNorm(p *Pool, dst, x, weight []float32, rows, dim int, eps float32) {
 	rowsOf("RMSNorm", rows, dim, dst, x)
 	rowsOf("RMSNorm weight", 1, dim, weight)
@@ -33,7 +33,8 @@ func RMSNorm(p *Pool, dst, x, weight []float32, rows, dim int, eps float32) {
 	})
 }
 
-// AddRMSNorm adds delta to residual in place, and computes dst as RMSNorm of the sum. dst may be delta.
+// AddRMSNorm adds delta to residual in place, and computes dst as RMSNorm of the sum. dst may be
+// delta.
 func AddRMSNorm(p *Pool, dst, residual, delta, weight []float32, rows, dim int, eps float32) {
 	rowsOf("AddRMSNorm", rows, dim, dst, residual, delta)
 	rowsOf("AddRMSNorm weight", 1, dim, weight)
@@ -63,8 +64,9 @@ func SiLUMul(p *Pool, dst, gate, up []float32) {
 	p.Run(len(dst), elementGrain/4, func(lo, hi int) { p.k.siluMul(dst[lo:hi], gate[lo:hi], up[lo:hi]) })
 }
 
-// Rope rotates x [rows, heads, headDim] in place, in the half-split layout of Hugging Face ("rotate_half"): with h = rotary/2, element i < h of
-// a head pairs with element i+h; elements from rotary on stay as they are. cos and sin are tables [positions, h], row by position.
+// Rope rotates x [rows, heads, headDim] in place, in the half-split layout of Hugging Face
+// ("rotate_half"): with h = rotary/2, element i < h of a head pairs with element i+h; elements from
+// rotary on stay as they are. cos and sin are tables [positions, h], row by position.
 func Rope(p *Pool, x []float32, rows, heads, headDim, rotary int, positions []int32, cos, sin []float32) {
 	rowsOf("Rope", rows, heads*headDim, x)
 	h := rotary / 2
@@ -104,7 +106,8 @@ func Gather(p *Pool, dst []float32, table Matrix, ids []int32) {
 	})
 }
 
-// Widen converts weights of type t to float32, exactly: the small ones (norms, biases) that a model keeps so.
+// Widen converts weights of type t to float32, exactly: the small ones (norms, biases) that a model
+// keeps so.
 func Widen(p *Pool, dst []float32, src []byte, t DType) {
 	Gather(p, dst, Matrix{Data: src, Type: t, Rows: 1, Cols: len(dst)}, []int32{0})
 }

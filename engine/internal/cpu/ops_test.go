@@ -81,7 +81,8 @@ func TestElementwiseAgainstFloat64(t *testing.T) {
 	})
 }
 
-// The vector exponential is within 2 units in the last place of float64's over the whole range that softmax uses, and 0 below.
+// The vector exponential is within 2 units in the last place of float64's over the whole range that
+// softmax uses, and 0 below.
 func TestExpError(t *testing.T) {
 	eachTier(t, func(t *testing.T, p *Pool) {
 		const n = 1 << 20

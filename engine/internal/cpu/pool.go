@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// Pool is a set of threads, and the tier of kernels that they run. The caller of Run is one of the threads; the others are goroutines that
-// spin for a moment after each Run, then sleep. A Pool is safe for concurrent use.
+// Pool is a set of threads, and the tier of kernels that they run. The caller of Run is one of the
+// threads; the others are goroutines that spin for a moment after each Run, then sleep. A Pool is
+// safe for concurrent use.
 type Pool struct {
 	k       *kernels
 	tier    Tier
@@ -28,8 +29,9 @@ type worker struct {
 	wake   chan struct{} // capacity 1
 }
 
-// A job is one Run. Who takes a part of it counts it in next, who is done with it in done; the caller takes parts too, so that a job ends even
-// when no worker gets a processor, and a worker that comes late finds nothing to take.
+// A job is one Run. Who takes a part of it counts it in next, who is done with it in done; the
+// caller takes parts too, so that a job ends even when no worker gets a processor, and a worker
+// that comes late finds nothing to take.
 type job struct {
 	body     func(lo, hi int)
 	n, grain int
@@ -54,7 +56,8 @@ func (p *Panic) Error() string {
 // Unwrap gives the body's panic value when it is an error.
 func (p *Panic) Unwrap() error { err, _ := p.Value.(error); return err }
 
-// NewPool starts a pool of so many threads, 0 for GOMAXPROCS, with the kernels of [Detect]. The error is a *[TierError].
+// NewPool starts a pool of so many threads, 0 for GOMAXPROCS, with the kernels of [Detect]. The
+// error is a *[TierError].
 func NewPool(threads int) (*Pool, error) {
 	t, err := Detect()
 	if err != nil {
@@ -87,7 +90,8 @@ func (p *Pool) Threads() int { return p.threads }
 // Tier is the tier of the pool's kernels.
 func (p *Pool) Tier() Tier { return p.tier }
 
-// Close ends the workers and returns when they are gone. Afterwards Run still works, on its caller alone. Close can be called twice.
+// Close ends the workers and returns when they are gone. Afterwards Run still works, on its caller
+// alone. Close can be called twice.
 func (p *Pool) Close() {
 	p.closed.Store(true)
 	p.wakeUp(len(p.workers))
@@ -95,9 +99,10 @@ func (p *Pool) Close() {
 	p.scratch.drop()
 }
 
-// Run calls body(lo, hi) for parts of [0, n), each of at most grain, on several threads at once, and returns when all are done. A panic of
-// body ends the Run: what others have begun is waited for, the rest is skipped, and Run panics with a *[Panic] (with body's own value when the
-// caller worked alone).
+// Run calls body(lo, hi) for parts of [0, n), each of at most grain, on several threads at once,
+// and returns when all are done. A panic of body ends the Run: what others have begun is waited
+// for, the rest is skipped, and Run panics with a *[Panic] (with body's own value when the caller
+// worked alone).
 func (p *Pool) Run(n, grain int, body func(lo, hi int)) {
 	if n <= 0 {
 		return
@@ -159,10 +164,12 @@ func (p *Pool) pending() *job {
 	return nil
 }
 
-// spinFor is how long an idle worker looks for work before it sleeps: longer than the gap between two kernels of a forward pass.
+// spinFor is how long an idle worker looks for work before it sleeps: longer than the gap between
+// two kernels of a forward pass.
 const spinFor = 50 * time.Microsecond
 
-// await spins until a job is pending, and gives up after spinFor; at once when there are more threads than processors to run them.
+// await spins until a job is pending, and gives up after spinFor; at once when there are more
+// threads than processors to run them.
 func (p *Pool) await() bool {
 	if p.pending() != nil {
 		return true

@@ -141,7 +141,8 @@ func TestCloseAtAnyMoment(t *testing.T) {
 	}
 }
 
-// A pool that is done with a job must not keep what the job's body refers to: an engine's references are checked after it has shut down.
+// A pool that is done with a job must not keep what the job's body refers to: an engine's
+// references are checked after it has shut down.
 func TestPoolKeepsNoReferenceToABody(t *testing.T) {
 	p := pool(t, 3, Generic)
 	collected := make(chan struct{})

@@ -13,7 +13,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// eachTier runs a test on every tier that this machine has, with one thread and with more threads than parts of the work fit evenly.
+// eachTier runs a test on every tier that this machine has, with one thread and with more threads
+// than parts of the work fit evenly.
 func eachTier(t *testing.T, f func(t *testing.T, p *Pool)) {
 	for tier := Generic; tier <= Best(); tier++ {
 		t.Run(tier.String(), func(t *testing.T) { f(t, pool(t, 3, tier)) })
@@ -28,7 +29,8 @@ func pool(tb testing.TB, threads int, tier Tier) *Pool {
 	return p
 }
 
-// fenced copies data to memory that ends where an unreadable page begins: a kernel that reads past the end crashes the test.
+// fenced copies data to memory that ends where an unreadable page begins: a kernel that reads past
+// the end crashes the test.
 func fenced(tb testing.TB, data []byte) []byte {
 	tb.Helper()
 	mem := fence(tb, len(data))

@@ -1,13 +1,16 @@
 // Package cpu is the engine's CPU device: its memory, its threads and its kernels.
 //
-// Memory is mapped outside the Go heap and has owners ([Allocator]), so that an engine on a CPU can leak, and be caught leaking, exactly as
-// one on a GPU. Threads are a [Pool]. Kernels work on float32 activations and on weights as they lie in a checkpoint (float32, bfloat16,
-// float16, row-major [out, in]); they come in three tiers chosen at run time, see [Tier].
+// Memory is mapped outside the Go heap and has owners ([Allocator]), so that an engine on a CPU can
+// leak, and be caught leaking, exactly as one on a GPU. Threads are a [Pool]. Kernels work on
+// float32 activations and on weights as they lie in a checkpoint (float32, bfloat16, float16,
+// row-major [out, in]); they come in three tiers chosen at run time, see [Tier].
 //
-// Batch invariance: within a tier, the result for one row does not depend on what else is in the batch, on the number of threads, or on how a
-// prompt was cut into chunks. Every output of a kernel has one reduction order, which tiles, panels and threads only share out.
+// Batch invariance: within a tier, the result for one row does not depend on what else is in the
+// batch, on the number of threads, or on how a prompt was cut into chunks. Every output of a kernel
+// has one reduction order, which tiles, panels and threads only share out.
 //
-// Kernels check the lengths of what they are given and panic with a message that begins with "cpu:" on a mismatch: it is a bug of the caller.
+// Kernels check the lengths of what they are given and panic with a message that begins with "cpu:"
+// on a mismatch: it is a bug of the caller.
 package cpu
 
 import (
@@ -16,7 +19,8 @@ import (
 	"strings"
 )
 
-// TierEnv is the environment variable that chooses a tier: "generic", "avx2" or "avx512". Unset or empty: the best that the machine has.
+// TierEnv is the environment variable that chooses a tier: "generic", "avx2" or "avx512". Unset or
+// empty: the best that the machine has.
 const TierEnv = "ENGINETEST_CPU"
 
 // Tier is a set of kernels for a kind of processor.
@@ -55,7 +59,8 @@ func (e *TierError) Error() string {
 // Best is the fastest tier that this machine can run.
 func Best() Tier { return bestTier() }
 
-// Detect is the tier that [TierEnv] asks for, or [Best] when it asks for none. The error is a *[TierError].
+// Detect is the tier that [TierEnv] asks for, or [Best] when it asks for none. The error is a
+// *[TierError].
 func Detect() (Tier, error) {
 	v := os.Getenv(TierEnv)
 	if v == "" {

@@ -29,8 +29,8 @@ func tierKernels(t Tier) *kernels {
 	return nil
 }
 
-// tiles are the assembly tiles of a tier, for each weight type: rows[m] takes m rows of activations and groups of four rows of weights, single
-// takes one of each.
+// tiles are the assembly tiles of a tier, for each weight type: rows[m] takes m rows of activations
+// and groups of four rows of weights, single takes one of each.
 type tiles [3]struct {
 	rows   [5]tileFunc
 	single tileFunc
@@ -120,7 +120,8 @@ var avx512Kernels = kernels{
 	siluMul:  func(dst, gate, up []float32) { siluMulAVX512(first(dst), first(gate), first(up), count(dst)) },
 }
 
-// The AVX2 functions take whole vectors of eight only. What is left over goes through padded copies, or plain Go.
+// The AVX2 functions take whole vectors of eight only. What is left over goes through padded
+// copies, or plain Go.
 var avx2Kernels = kernels{
 	once: 3,
 	tile: func(t DType, m, n int, c *float32, ldc int, a *float32, lda int, w unsafe.Pointer, ldw, k int) {

@@ -18,9 +18,11 @@ import (
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
-// The benchmarks run a Llama of 110M parameters (768/2048, 12 layers, 12 heads, 32000 tokens) with random weights. Decoding reads every weight
-// once a token, so its floor is bytes of weights ÷ memory bandwidth; floor-% is how much of the time that explains, with the bandwidth that
-// plain reading reaches in the same run (see readBandwidth). Threads share the machine with whatever else runs: compare within one run.
+// The benchmarks run a Llama of 110M parameters (768/2048, 12 layers, 12 heads, 32000 tokens) with
+// random weights. Decoding reads every weight once a token, so its floor is bytes of weights ÷
+// memory bandwidth; floor-% is how much of the time that explains, with the bandwidth that plain
+// reading reaches in the same run (see readBandwidth). Threads share the machine with whatever else
+// runs: compare within one run.
 //
 //	go test ./internal/modelrunner -run '^$' -bench 110M
 
@@ -76,7 +78,8 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
-// BenchmarkDecodeTiny is a step that costs next to no arithmetic: what batches and kernel launches cost.
+// BenchmarkDecodeTiny is a step that costs next to no arithmetic: what batches and kernel launches
+// cost.
 func BenchmarkDecodeTiny(b *testing.B) {
 	for _, seqs := range []int{1, 8, 64} {
 		b.Run(fmt.Sprintf("seqs=%d", seqs), func(b *testing.B) {
@@ -119,8 +122,9 @@ func passBytes(r *Runner) int64 {
 	return n
 }
 
-// readBandwidth is the bytes a second that a pool's threads read from memory: the best of ten passes over 256 MiB, by the standard library's byte
-// search or by one matrix times a vector, whichever is faster (one stream a thread does not always fill the memory's pipes).
+// readBandwidth is the bytes a second that a pool's threads read from memory: the best of ten
+// passes over 256 MiB, by the standard library's byte search or by one matrix times a vector,
+// whichever is faster (one stream a thread does not always fill the memory's pipes).
 func readBandwidth(p *cpu.Pool) float64 {
 	memory := bytes.Repeat([]byte{1}, 256<<20)
 	const cols = 1 << 12
@@ -146,7 +150,8 @@ func readBandwidth(p *cpu.Pool) float64 {
 	return best
 }
 
-// writeRandom writes a random Llama checkpoint. Its tensors share their numbers, so that making it costs little memory.
+// writeRandom writes a random Llama checkpoint. Its tensors share their numbers, so that making it
+// costs little memory.
 func writeRandom(b *testing.B, c checkpoint.Config, t checkpoint.DType) string {
 	b.Helper()
 	dir := b.TempDir()

@@ -28,7 +28,8 @@ type Options struct {
 	link  *link // with the other ranks; nil when there are none
 }
 
-// Runner is the runner of the CPU device: activations and KV cache are float32, weights stay as they are in the checkpoint's files.
+// Runner is the runner of the CPU device: activations and KV cache are float32, weights stay as
+// they are in the checkpoint's files.
 type Runner struct {
 	*model
 	share   modelrunner.Share
@@ -52,10 +53,12 @@ var (
 	_ modelrunner.SleepingRank = (*Runner)(nil)
 )
 
-// New makes a runner of an open checkpoint, which is the runner's from then on: it is closed with it, and when New fails. Every tensor of
-// the architecture is found and checked (*checkpoint.Error) before any memory is taken.
+// New makes a runner of an open checkpoint, which is the runner's from then on: it is closed with
+// it, and when New fails. Every tensor of the architecture is found and checked (*checkpoint.Error)
+// before any memory is taken.
 //
-// In the ledger: weights (the mapped files, and norms and biases widened to float32), rope, workspace; kv_cache after AllocateKV.
+// In the ledger: weights (the mapped files, and norms and biases widened to float32), rope,
+// workspace; kv_cache after AllocateKV.
 func New(ckpt *checkpoint.Checkpoint, o Options) (_ *Runner, err error) {
 	share, err := modelrunner.Split(ckpt.Config, o.shard)
 	if err != nil {
@@ -207,8 +210,9 @@ func (r *Runner) Holdings() []ledger.Holding {
 	return slices.DeleteFunc(r.alloc.Ledger().Holdings(), func(h ledger.Holding) bool { return h.Device != r.alloc.Device() })
 }
 
-// Close implements [modelrunner.Runner]: it releases every part, the last acquired first, whatever fails. What would not go is in the error, stays in
-// the ledger, and is tried again by another Close.
+// Close implements [modelrunner.Runner]: it releases every part, the last acquired first, whatever
+// fails. What would not go is in the error, stays in the ledger, and is tried again by another
+// Close.
 func (r *Runner) Close() error {
 	err := r.parts.Release(nil)
 	r.kv, r.blocks, r.work, r.rope = nil, 0, workspace{}, ropeTable{}

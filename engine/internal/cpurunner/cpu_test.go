@@ -29,7 +29,8 @@ func openCheckpoint(tb testing.TB, dir string) *checkpoint.Checkpoint {
 	return ckpt
 }
 
-// TestGoldensNotice plants an error of the forward pass in each checkpoint's configuration: the reference logits must not agree any more.
+// TestGoldensNotice plants an error of the forward pass in each checkpoint's configuration: the
+// reference logits must not agree any more.
 func TestGoldensNotice(t *testing.T) {
 	for _, c := range []struct {
 		dir, fault string
@@ -61,7 +62,8 @@ func TestGoldensNotice(t *testing.T) {
 	}
 }
 
-// TestTensorsAreChecked: each tensor of each architecture, missing or misshapen, is named before any memory is taken.
+// TestTensorsAreChecked: each tensor of each architecture, missing or misshapen, is named before
+// any memory is taken.
 func TestTensorsAreChecked(t *testing.T) {
 	for _, dir := range checkpoints(t) {
 		if dir == tiny {
@@ -202,7 +204,8 @@ func TestOutOfMemory(t *testing.T) {
 	require.Error(t, r.AllocateKV(0))
 }
 
-// TestReleaseFails: one part that will not go is reported by name and stays in the ledger; everything else is released; Close can be repeated.
+// TestReleaseFails: one part that will not go is reported by name and stays in the ledger;
+// everything else is released; Close can be repeated.
 func TestReleaseFails(t *testing.T) {
 	o, stuck := Options{Ledger: ledger.New(true)}, true
 	o.Hooks.Release = func(owner string, _ int64) error {
@@ -293,7 +296,8 @@ func TestOneSequenceFails(t *testing.T) {
 	require.Equal(t, g.Prompts[2].Greedy[0], res[2].Token)
 }
 
-// TestSeedsIgnoreBatchMates: a seeded request draws the same tokens alone, among others, and whatever the chunks of its prompt.
+// TestSeedsIgnoreBatchMates: a seeded request draws the same tokens alone, among others, and
+// whatever the chunks of its prompt.
 func TestSeedsIgnoreBatchMates(t *testing.T) {
 	g := readGolden(t, tiny)
 	r := open(t, tiny, Options{}, 64)

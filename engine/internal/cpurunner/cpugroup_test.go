@@ -27,7 +27,8 @@ type sleeper interface {
 	modelrunner.KVCopier
 }
 
-// openGroup makes ranks of a checkpoint with so many KV blocks each; the test's end closes them and checks that the ledger is empty.
+// openGroup makes ranks of a checkpoint with so many KV blocks each; the test's end closes them and
+// checks that the ledger is empty.
 func openGroup(tb testing.TB, dir string, ranks int, o Options, hooks func(int) modelrunner.Hooks, blocks int) sleeper {
 	tb.Helper()
 	ckpt, err := checkpoint.Open(dir)
@@ -60,7 +61,8 @@ func sizesOf(tb testing.TB, dir string) (sizes []int) {
 	return sizes
 }
 
-// TestGroupGoldens: several devices give what transformers gives, as one does; cut into chunks and in a batch, the same bits.
+// TestGroupGoldens: several devices give what transformers gives, as one does; cut into chunks and
+// in a batch, the same bits.
 func TestGroupGoldens(t *testing.T) {
 	for _, dir := range checkpoints(t) {
 		sizes := sizesOf(t, dir)
@@ -141,7 +143,8 @@ func TestGroupShapes(t *testing.T) {
 	}
 }
 
-// TestGroupNoticesALeftOutSum: the comparisons above fail when one rank's part of one sum, or of the logits, is missing.
+// TestGroupNoticesALeftOutSum: the comparisons above fail when one rank's part of one sum, or of
+// the logits, is missing.
 func TestGroupNoticesALeftOutSum(t *testing.T) {
 	dir := "../modelrunner/testdata/tiny-llama"
 	p := readGolden(t, dir).Prompts[4]
@@ -207,7 +210,8 @@ func TestGroupIsRefused(t *testing.T) {
 	require.Zero(t, l.Peak())
 }
 
-// TestGroupConstructionFails at every point on each rank, by error and by panic: nothing is left, and the rank is named.
+// TestGroupConstructionFails at every point on each rank, by error and by panic: nothing is left,
+// and the rank is named.
 func TestGroupConstructionFails(t *testing.T) {
 	for _, point := range []string{"load", "weights", "rope", "workspace", "kv_cache"} {
 		for bad := range 2 {
@@ -248,7 +252,8 @@ func TestGroupConstructionFails(t *testing.T) {
 	}
 }
 
-// TestGroupReleaseFails: a rank that does not give a part back is named; the other one's is gone, and another Close works.
+// TestGroupReleaseFails: a rank that does not give a part back is named; the other one's is gone,
+// and another Close works.
 func TestGroupReleaseFails(t *testing.T) {
 	stuck := true
 	r := openGroup(t, tiny, 2, Options{}, func(rank int) modelrunner.Hooks {
@@ -266,7 +271,8 @@ func TestGroupReleaseFails(t *testing.T) {
 	require.NoError(t, r.Close())
 }
 
-// TestGroupStepHooks: a rank that fails, panics or is late at any point of a step neither hangs the others nor spoils the next step.
+// TestGroupStepHooks: a rank that fails, panics or is late at any point of a step neither hangs the
+// others nor spoils the next step.
 func TestGroupStepHooks(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		hook := map[string]func() error{}
@@ -310,7 +316,8 @@ func TestGroupStepHooks(t *testing.T) {
 	}
 }
 
-// TestGroupSleeps: the devices give everything back and take it again; what one rank cannot wake leaves the others asleep as they were.
+// TestGroupSleeps: the devices give everything back and take it again; what one rank cannot wake
+// leaves the others asleep as they were.
 func TestGroupSleeps(t *testing.T) {
 	for _, keep := range []bool{true, false} {
 		for _, kvAwake := range []bool{true, false} {

@@ -13,7 +13,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// open makes a runner of a testdata checkpoint with so many KV blocks; the test's end closes it and checks that its ledger is empty.
+// open makes a runner of a testdata checkpoint with so many KV blocks; the test's end closes it and
+// checks that its ledger is empty.
 func open(tb testing.TB, dir string, o Options, blocks int) *Runner {
 	tb.Helper()
 	ckpt, err := checkpoint.Open(dir)
@@ -29,7 +30,8 @@ func open(tb testing.TB, dir string, o Options, blocks int) *Runner {
 	return r
 }
 
-// driver is the least engine: it holds sequences, gives them blocks in a random order, and batches them.
+// driver is the least engine: it holds sequences, gives them blocks in a random order, and batches
+// them.
 type driver struct {
 	t    testing.TB
 	r    modelrunner.Runner

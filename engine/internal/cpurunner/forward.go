@@ -23,7 +23,8 @@ func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 	return r.results(b)
 }
 
-// forward runs the decoder over a batch and leaves its residual stream in work.x, the same on every rank. The error is [modelrunner.ErrAborted].
+// forward runs the decoder over a batch and leaves its residual stream in work.x, the same on every
+// rank. The error is [modelrunner.ErrAborted].
 func (r *Runner) forward(b *modelrunner.Batch) error {
 	p, w, n, eps := r.pool, &r.work, len(b.Tokens), float32(r.RMSNormEps)
 	x, h := w.x[:n*r.HiddenSize], w.h[:n*r.HiddenSize]
@@ -63,7 +64,8 @@ func (r *Runner) forward(b *modelrunner.Batch) error {
 	return nil
 }
 
-// sum multiplies by a matrix of which every rank has some columns, and adds up what that gives on all of them.
+// sum multiplies by a matrix of which every rank has some columns, and adds up what that gives on
+// all of them.
 func (r *Runner) sum(turn int, dst, x []float32, n int, l linear) error {
 	if r.options.link == nil {
 		cpu.MatMul(r.pool, dst, x, n, l.w, l.bias)
@@ -74,7 +76,8 @@ func (r *Runner) sum(turn int, dst, x []float32, n int, l linear) error {
 	return r.options.link.allReduce(r.share.Rank, turn, r.pool, dst, own)
 }
 
-// attention lists the batch's sequences as the kernel wants them, and readies the rope table for their positions.
+// attention lists the batch's sequences as the kernel wants them, and readies the rope table for
+// their positions.
 func (r *Runner) attention(b *modelrunner.Batch) []cpu.AttnSeq {
 	seqs := make([]cpu.AttnSeq, len(b.Seqs))
 	for i, s := range b.Seqs {
@@ -84,7 +87,8 @@ func (r *Runner) attention(b *modelrunner.Batch) []cpu.AttnSeq {
 	return seqs
 }
 
-// project gives the logits [len(rows), VocabSize] of some rows of the residual stream, at most logitRows; on the first rank only.
+// project gives the logits [len(rows), VocabSize] of some rows of the residual stream, at most
+// logitRows; on the first rank only.
 func (r *Runner) project(rows []int) ([]float32, error) {
 	d, n, width := r.HiddenSize, len(rows), r.VocabSize
 	if !r.share.First() {
@@ -162,7 +166,8 @@ func (r *Runner) results(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 	return out, nil
 }
 
-// check refuses a batch that would read or write where it must not: a fault of the scheduler's, not of a request.
+// check refuses a batch that would read or write where it must not: a fault of the scheduler's, not
+// of a request.
 func (r *Runner) check(b *modelrunner.Batch) error {
 	switch {
 	case r.work.x == nil && r.parts.Len() > 0:

@@ -17,7 +17,8 @@ import (
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
-// golden is what transformers gave for a checkpoint, in float32 on a CPU: golden.json and golden.safetensors beside it.
+// golden is what transformers gave for a checkpoint, in float32 on a CPU: golden.json and
+// golden.safetensors beside it.
 type golden struct {
 	Prompts []struct {
 		IDs             []int32
@@ -86,8 +87,8 @@ func worst(tb testing.TB, got, want []float32) float64 {
 
 var greedy = sample.Params{Logprobs: 5}
 
-// checkpoints are all of testdata. Those with 16-bit weights were computed by transformers from the same
-// weights widened to float32, as this runner computes.
+// checkpoints are all of testdata. Those with 16-bit weights were computed by transformers from the
+// same weights widened to float32, as this runner computes.
 func checkpoints(tb testing.TB) []string {
 	tb.Helper()
 	dirs, err := filepath.Glob("../modelrunner/testdata/*/golden.json")
@@ -99,8 +100,9 @@ func checkpoints(tb testing.TB) []string {
 	return dirs
 }
 
-// TestLogits compares the logits at the prompt positions of the golden file (of a long prompt, the last ones) with transformers, for every
-// tier of kernels; and prompts in chunks with whole ones, bit by bit.
+// TestLogits compares the logits at the prompt positions of the golden file (of a long prompt, the
+// last ones) with transformers, for every tier of kernels; and prompts in chunks with whole ones,
+// bit by bit.
 func TestLogits(t *testing.T) {
 	for tier := cpu.Generic; tier <= cpu.Best(); tier++ {
 		t.Setenv(cpu.TierEnv, tier.String())
@@ -127,7 +129,8 @@ func TestLogits(t *testing.T) {
 	}
 }
 
-// TestGreedy generates with the KV cache: ids and log-probabilities equal transformers', one prompt at a time and all in a batch.
+// TestGreedy generates with the KV cache: ids and log-probabilities equal transformers', one prompt
+// at a time and all in a batch.
 func TestGreedy(t *testing.T) {
 	for _, dir := range checkpoints(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
@@ -203,7 +206,8 @@ func TestProcessors(t *testing.T) {
 	}
 }
 
-// TestPromptLogprobs: of every prompt token but the first, however the prompt is cut, from the same logits that the golden file has.
+// TestPromptLogprobs: of every prompt token but the first, however the prompt is cut, from the same
+// logits that the golden file has.
 func TestPromptLogprobs(t *testing.T) {
 	dir := "../modelrunner/testdata/tiny-llama"
 	g := readGolden(t, dir)

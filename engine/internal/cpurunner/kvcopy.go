@@ -5,7 +5,8 @@ import (
 	"unsafe"
 )
 
-// ReadKV implements [modelrunner.KVCopier]. A block's bytes are, layer after layer, its part of K and its part of V.
+// ReadKV implements [modelrunner.KVCopier]. A block's bytes are, layer after layer, its part of K
+// and its part of V.
 func (r *Runner) ReadKV(block int32, dst []byte) error {
 	return r.copyKV(block, dst, func(device, host []byte) { copy(host, device) })
 }

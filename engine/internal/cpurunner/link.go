@@ -19,8 +19,8 @@ func newLink(ranks int) *link {
 }
 
 // allReduce sets sum, on every rank, to the sum of the parts of all ranks. The bits are the same
-// everywhere, because each rank adds the parts in rank order. Turns alternate between 0 and 1; a part
-// must not change until the call after the next.
+// everywhere, because each rank adds the parts in rank order. Turns alternate between 0 and 1; a
+// part must not change until the call after the next.
 func (l *link) allReduce(rank, turn int, p *cpu.Pool, sum, part []float32) error {
 	parts := l.parts[turn]
 	parts[rank] = part

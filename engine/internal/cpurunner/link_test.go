@@ -23,7 +23,8 @@ func eachRank(ranks int, do func(rank int) error) error {
 	return errors.Join(errs...)
 }
 
-// TestAllReduce: sums are the same bits on every rank, added in the order of the ranks, over many turns without a pause.
+// TestAllReduce: sums are the same bits on every rank, added in the order of the ranks, over many
+// turns without a pause.
 func TestAllReduce(t *testing.T) {
 	const ranks, rounds, n = 3, 400, 8
 	m := newLink(ranks)

@@ -7,7 +7,8 @@ import (
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
-// workspace is the activations of one step and the logits of some of its rows. Every slice is a matrix with a row a token.
+// workspace is the activations of one step and the logits of some of its rows. Every slice is a
+// matrix with a row a token.
 type workspace struct {
 	share  *modelrunner.Share
 	tokens int
@@ -22,7 +23,8 @@ type workspace struct {
 	partial [2][]float32 // [tokens, HiddenSize] in a Group: what the all-reduces after o and down add up
 }
 
-// logitRows is how many rows get their logits together: a long prompt's log-probabilities never need [tokens, VocabSize].
+// logitRows is how many rows get their logits together: a long prompt's log-probabilities never
+// need [tokens, VocabSize].
 const logitRows = 64
 
 func (w *workspace) fields() (dst []*[]float32, sizes []int) {
@@ -59,7 +61,8 @@ func (w *workspace) place(memory []float32) {
 	}
 }
 
-// ropeTable is the cosines and sines of every position's angles, [positions, HeadDim/2] each; filled in as far as positions have come.
+// ropeTable is the cosines and sines of every position's angles, [positions, HeadDim/2] each;
+// filled in as far as positions have come.
 type ropeTable struct {
 	freqs     []float32
 	positions int
@@ -83,7 +86,8 @@ func (t *ropeTable) place(memory []float32) {
 	t.cos, t.sin = memory[:n], memory[n:]
 }
 
-// fill makes the table ready for positions below n. An angle is a float32 product, as in transformers: at large positions its rounding shows.
+// fill makes the table ready for positions below n. An angle is a float32 product, as in
+// transformers: at large positions its rounding shows.
 func (t *ropeTable) fill(n int) {
 	if n <= t.filled {
 		return

@@ -11,8 +11,10 @@ import (
 // hostDevice is where the ledger has what is kept while the runner sleeps.
 const hostDevice = "host"
 
-// Sleep implements [modelrunner.Sleeper]. On this device the weights are the mapped files of the checkpoint. Kept on the host, they stay mapped: the ledger
-// moves them from the device to "host", nothing is copied, and replacing or removing the files does not matter. Not kept, they are unmapped.
+// Sleep implements [modelrunner.Sleeper]. On this device the weights are the mapped files of the
+// checkpoint. Kept on the host, they stay mapped: the ledger moves them from the device to "host",
+// nothing is copied, and replacing or removing the files does not matter. Not kept, they are
+// unmapped.
 func (r *Runner) Sleep(keep bool) error { return errors.Join(r.FreeKV(), r.FreeWeights(keep)) }
 
 // FreeKV implements [modelrunner.SleepingRank].
@@ -34,7 +36,8 @@ func (r *Runner) FreeWeights(keep bool) error {
 	return err
 }
 
-// WakeWeights implements [modelrunner.Sleeper]. Files that Sleep did not keep are opened again; a *checkpoint.Error when they are not what they were.
+// WakeWeights implements [modelrunner.Sleeper]. Files that Sleep did not keep are opened again; a
+// *checkpoint.Error when they are not what they were.
 func (r *Runner) WakeWeights() (err error) {
 	if r.work.x != nil {
 		return nil
@@ -63,7 +66,8 @@ func (r *Runner) WakeWeights() (err error) {
 	return nil
 }
 
-// files is the open checkpoint, whose mapped files are in the ledger: what the rank has of them, once that is known.
+// files is the open checkpoint, whose mapped files are in the ledger: what the rank has of them,
+// once that is known.
 type files struct {
 	ckpt   *checkpoint.Checkpoint
 	others map[string]int64 // by file: bytes that only other ranks have

@@ -8,7 +8,8 @@ import (
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
-// model is a rank's share of a decoder's weights: matrices where they lie in the checkpoint's mapped files, norms and biases widened to float32.
+// model is a rank's share of a decoder's weights: matrices where they lie in the checkpoint's
+// mapped files, norms and biases widened to float32.
 type model struct {
 	checkpoint.Config            // of the share
 	embed             cpu.Matrix // [VocabSize, HiddenSize]
@@ -34,7 +35,8 @@ type linear struct {
 // into is the product's place in a cpu.MatMuls.
 func (l linear) into(dst []float32) cpu.Linear { return cpu.Linear{Dst: dst, W: l.w, Bias: l.bias} }
 
-// binder finds an architecture's tensors in a checkpoint. It keeps the first error and goes on, so that its callers read like the model.
+// binder finds an architecture's tensors in a checkpoint. It keeps the first error and goes on, so
+// that its callers read like the model.
 type binder struct {
 	from    *checkpoint.Checkpoint
 	share   modelrunner.Share
@@ -60,7 +62,8 @@ func whole(n int) cut { return cut{modelrunner.Range{Lo: 0, Hi: n}, n} }
 // times is the cut of heads of so many elements.
 func (c cut) times(n int) cut { return cut{modelrunner.Range{Lo: c.Lo * n, Hi: c.Hi * n}, c.of * n} }
 
-// bind finds and checks every tensor of the model. Norms and biases get their memory later, in widen.
+// bind finds and checks every tensor of the model. Norms and biases get their memory later, in
+// widen.
 func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share) (*model, *binder) {
 	c := ckpt.Config
 	b := &binder{from: ckpt, share: share, others: map[string]int64{}}

@@ -18,7 +18,8 @@ import (
 	"github.com/enginetest/enginetest/fixtures"
 )
 
-// TestArguments: every kernel that a life of runners of each type launches gets as many arguments, of the same sizes, as its PTX declares.
+// TestArguments: every kernel that a life of runners of each type launches gets as many arguments,
+// of the same sizes, as its PTX declares.
 func TestArguments(t *testing.T) {
 	declared := declaredArguments(t)
 	_, v := stubDevice(t)
@@ -68,8 +69,9 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// parameters reads the sizes of parameters in bits, by kernel, from machine code: its sections .nv.info.* are lists of attributes (format, attribute, size, value), and
-// attribute 0x17 is a parameter's ordinal at byte 4 and its size in the upper 14 bits of the word at byte 8.
+// parameters reads the sizes of parameters in bits, by kernel, from machine code: its sections
+// .nv.info.* are lists of attributes (format, attribute, size, value), and attribute 0x17 is a
+// parameter's ordinal at byte 4 and its size in the upper 14 bits of the word at byte 8.
 func parameters(t *testing.T, cubin []byte) map[string]string {
 	cubin = slices.Clone(cubin)
 	binary.LittleEndian.PutUint32(cubin[20:], uint32(elf.EV_CURRENT)) // e_version, where NVIDIA has a version of its own

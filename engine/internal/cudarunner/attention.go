@@ -9,7 +9,8 @@ import (
 	"github.com/enginetest/enginetest/cuda"
 )
 
-// heads are the arguments that all kernels of attention begin with; the heads are in parts in work.qkv.
+// heads are the arguments that all kernels of attention begin with; the heads are in parts in
+// work.qkv.
 func (r *Runner) heads(s *step, i, parts int) []any {
 	l, w := &r.layers[i], &r.work
 	k, v := r.keysValues(i)
@@ -27,7 +28,8 @@ func (r *Runner) keysValues(i int) (k, v cuda.DevicePtr) {
 	return k, k + cuda.DevicePtr(half)
 }
 
-// placesHeads says whether the product of queries, keys and values is one that rotates them and puts them in their places.
+// placesHeads says whether the product of queries, keys and values is one that rotates them and
+// puts them in their places.
 func (r *Runner) placesHeads(s *step, m matrix) bool {
 	return !s.decode && r.tiled() && r.HeadDim&(r.HeadDim-1) == 0 && r.wgmma(m, s.tokens) && r.splits(m, s.tokens) == 1
 }
@@ -45,7 +47,8 @@ func (r *Runner) queryScale() float32 {
 	return float32(1/math.Sqrt(float64(r.HeadDim))) * math.Log2E
 }
 
-// attention rotates queries and keys, writes keys and values to the cache and attends. The heads are in parts in work.qkv.
+// attention rotates queries and keys, writes keys and values to the cache and attends. The heads
+// are in parts in work.qkv.
 func (r *Runner) attention(s *step, i, parts int, out output) error {
 	w, kv, fused := &r.work, "f16", 1
 	if r.kvF32 {
@@ -106,8 +109,9 @@ func (r *Runner) tiled() bool {
 	return !r.kvF32 && r.HeadDim == r.headPad && slices.Contains([]int{64, 80, 96, 128}, r.HeadDim)
 }
 
-// together is how many query heads share a block of the attention kernel. For one row each has its own: that they all read the same keys and values costs less than that
-// most of the device has nothing to do.
+// together is how many query heads share a block of the attention kernel. For one row each has its
+// own: that they all read the same keys and values costs less than that most of the device has
+// nothing to do.
 func (r *Runner) together(rows int) (int, string) {
 	if r.NumHeads == r.NumKVHeads || rows == 1 {
 		return 1, "1"
@@ -115,8 +119,9 @@ func (r *Runner) together(rows int) (int, string) {
 	return headsTogether, "4"
 }
 
-// attentionSplits is how many blocks share a context: as many as fill the device and have 128 tokens each; putting their shares together costs as much as 100
-// tokens. A power of two, so that few graphs are needed.
+// attentionSplits is how many blocks share a context: as many as fill the device and have 128
+// tokens each; putting their shares together costs as much as 100 tokens. A power of two, so that
+// few graphs are needed.
 func (r *Runner) attentionSplits(rows, context int) int {
 	together, _ := r.together(rows)
 	units := rows * r.NumKVHeads * ((r.NumHeads/r.NumKVHeads + together - 1) / together)

@@ -140,7 +140,8 @@ func (r *Runner) sampleRows(s *step, at, n int) error {
 	return r.draw(&t, n)
 }
 
-// fetch brings tokens and log-probabilities back, and the logits of rows that the host has to look at, and waits.
+// fetch brings tokens and log-probabilities back, and the logits of rows that the host has to look
+// at, and waits.
 func (r *Runner) fetch(s *step, rows []wanted) error {
 	w, n := &r.work, int64(len(rows))
 	if !r.share.First() {
@@ -183,7 +184,8 @@ func (r *Runner) fetch(s *step, rows []wanted) error {
 	return nil
 }
 
-// done says that the device did all there was to do for a row, the i-th of those that fetch brought.
+// done says that the device did all there was to do for a row, the i-th of those that fetch
+// brought.
 func (r *Runner) done(i int, w wanted) bool {
 	return !w.host && (w.state == nil || r.tokens()[i] >= 0) && (w.logprobs < 0 || r.found()[i].n >= 0)
 }
@@ -217,7 +219,8 @@ func (r *Runner) hostLogits() error {
 	return nil
 }
 
-// results reads what fetch brought: what the device did as it is, logits through the host's sampler.
+// results reads what fetch brought: what the device did as it is, logits through the host's
+// sampler.
 func (r *Runner) results(b *modelrunner.Batch, rows []wanted, out []modelrunner.SeqResult) {
 	if !r.share.First() {
 		return
@@ -250,7 +253,8 @@ func (r *Runner) results(b *modelrunner.Batch, rows []wanted, out []modelrunner.
 	}
 }
 
-// check refuses a batch that would read or write where it must not: a fault of the scheduler's, not of a request.
+// check refuses a batch that would read or write where it must not: a fault of the scheduler's, not
+// of a request.
 func (r *Runner) check(b *modelrunner.Batch) error {
 	switch {
 	case r.kv == nil:

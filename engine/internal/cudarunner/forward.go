@@ -12,10 +12,12 @@ const (
 	store, silu, add    = 0, 1, 2
 )
 
-// headsTogether is how many query heads of a KV head a block of the attention kernel takes when there is more than one row.
+// headsTogether is how many query heads of a KV head a block of the attention kernel takes when
+// there is more than one row.
 const headsTogether = 4
 
-// step is what the kernels of one step need to know of it. Everything else they read from the device: a graph is a step's kernels for any batch of the same shape.
+// step is what the kernels of one step need to know of it. Everything else they read from the
+// device: a graph is a step's kernels for any batch of the same shape.
 type step struct {
 	in       addresses
 	tokens   int
@@ -28,8 +30,9 @@ type step struct {
 	sifted   bool // a row is drawn otherwise than greedily or from all, or wants log-probabilities
 }
 
-// apartRows is how many rows a step may have for its kernels to overlap. In long kernels there is nothing to gain, and blocks that wait on an SM are in the way: 16,384
-// rows took 57.8 ms with, 55.1 without.
+// apartRows is how many rows a step may have for its kernels to overlap. In long kernels there is
+// nothing to gain, and blocks that wait on an SM are in the way: 16,384 rows took 57.8 ms with,
+// 55.1 without.
 const apartRows = 4096
 
 // forward runs the decoder; the last products stay pending.
@@ -161,7 +164,8 @@ func (r *Runner) gemv(m matrix, x, norm int64, out cuda.DevicePtr, mode int, wit
 		float32(r.RMSNormEps), r.at(bias), out, mode, m.rows, m.kb())
 }
 
-// normalize adds what is pending to the residual stream and normalizes n rows of it: those of the addresses in rows, or the first.
+// normalize adds what is pending to the residual stream and normalizes n rows of it: those of the
+// addresses in rows, or the first.
 func (r *Runner) normalize(s *step, weight int64, n int, rows cuda.DevicePtr, out activity, mode int) error {
 	w := &r.work
 	if r.link != nil && s.pending > 0 {
@@ -212,8 +216,8 @@ func (r *Runner) splits(m matrix, tokens int) int {
 	return max(1, min(n, maxSplits, m.kb()/least, r.work.rows/tokens))
 }
 
-// rowWarps is how many warps of a skinny kernel's block lie side by side: with 4 they share what they read of the activations, with one there are blocks enough for
-// small matrices.
+// rowWarps is how many warps of a skinny kernel's block lie side by side: with 4 they share what
+// they read of the activations, with one there are blocks enough for small matrices.
 func (r *Runner) rowWarps(m matrix) int {
 	if r.kernels.rowWarps > 0 {
 		return r.kernels.rowWarps
@@ -224,12 +228,14 @@ func (r *Runner) rowWarps(m matrix) int {
 	return 1
 }
 
-// wgmma says whether a product goes to Hopper's kernels: 16-bit rows, columns in pairs of blocks, results that can be written 16 bytes at a time.
+// wgmma says whether a product goes to Hopper's kernels: 16-bit rows, columns in pairs of blocks,
+// results that can be written 16 bytes at a time.
 func (r *Runner) wgmma(m matrix, tokens int) bool {
 	return r.kernels.hopper && tokens > skinnyRows && r.mode(tokens) == round && m.kb()%2 == 0 && m.rows%4 == 0
 }
 
-// wgmmaRows is how many rows of a matrix a block of those kernels takes at a time: as many as it can, unless that leaves SMs idle.
+// wgmmaRows is how many rows of a matrix a block of those kernels takes at a time: as many as it
+// can, unless that leaves SMs idle.
 func (r *Runner) wgmmaRows(m matrix, tokens int) int {
 	if (tokens+127)/128*((m.rows+255)/256) >= r.kernels.sms {
 		return 256
@@ -237,7 +243,8 @@ func (r *Runner) wgmmaRows(m matrix, tokens int) int {
 	return 128
 }
 
-// wgmmaLaunch is how such a product is launched: blocks that stay, each with 4 stages, what its 8 warps write, and the stages' barriers in shared memory.
+// wgmmaLaunch is how such a product is launched: blocks that stay, each with 4 stages, what its 8
+// warps write, and the stages' barriers in shared memory.
 func (r *Runner) wgmmaLaunch(m matrix, tokens, parts int, kind string) (name string, l cuda.Launch) {
 	rows, cluster := r.wgmmaRows(m, tokens), 1
 	if rows == 256 {

@@ -64,7 +64,8 @@ func openCPU(tb testing.TB, dir string, o cpurunner.Options, blocks int) modelru
 	return r
 }
 
-// driver is the least engine: it holds sequences, gives them blocks in a random order, and batches them.
+// driver is the least engine: it holds sequences, gives them blocks in a random order, and batches
+// them.
 type driver struct {
 	t      testing.TB
 	size   int // of a block
@@ -155,7 +156,8 @@ func (d *driver) generate(r modelrunner.Runner, chunk int) {
 	}
 }
 
-// compare runs all sequences on two runners, both on the tokens that the first one draws, and gives the largest difference of two log-probabilities.
+// compare runs all sequences on two runners, both on the tokens that the first one draws, and gives
+// the largest difference of two log-probabilities.
 func (d *driver) compare(a, b modelrunner.Runner, chunk int) float64 {
 	d.t.Helper()
 	worst := 0.0
@@ -314,8 +316,9 @@ func sameTokens(t *testing.T, a, b modelrunner.Runner, blockSize, blocks, vocab 
 	}
 }
 
-// TestFast: the way that large models are computed, rounded activations and a float16 KV cache. The tolerance is what the type's rounding of activations does to
-// logits of about 10: 8 bits of mantissa in bf16, 11 in f16.
+// TestFast: the way that large models are computed, rounded activations and a float16 KV cache. The
+// tolerance is what the type's rounding of activations does to logits of about 10: 8 bits of
+// mantissa in bf16, 11 in f16.
 func TestFast(t *testing.T) {
 	gpu(t)
 	for _, s := range []shape{
@@ -348,7 +351,8 @@ func TestFast(t *testing.T) {
 	}
 }
 
-// TestBatchSizes decodes every size of batch, empty rows of graphs included; each sequence gets what it gets alone.
+// TestBatchSizes decodes every size of batch, empty rows of graphs included; each sequence gets
+// what it gets alone.
 func TestBatchSizes(t *testing.T) {
 	const blocks = 600
 	r := openGPU(t, fixtures.Bundled(), Options{}, blocks)

@@ -13,7 +13,8 @@ type graphKey struct {
 	sifted                   bool
 }
 
-// graph is a decode step of one shape. Its first run is launched kernel by kernel, so that shapes seen once cost no graph.
+// graph is a decode step of one shape. Its first run is launched kernel by kernel, so that shapes
+// seen once cost no graph.
 type graph struct {
 	exec *cuda.GraphExec
 }

@@ -25,12 +25,16 @@ const (
 	NCCL      AllReduce = "nccl" // NVIDIA's library, for everything
 )
 
-// NewGroup makes the runner of an open checkpoint, which it closes, that the devices share: a rank each, with a thread, a stream, weights, KV cache and graphs of its
-// own. Each device has to reach the memory of each other (peer access). Errors are a *modelrunner.RankError for each rank that failed, or a *modelrunner.SplitError.
+// NewGroup makes the runner of an open checkpoint, which it closes, that the devices share: a rank
+// each, with a thread, a stream, weights, KV cache and graphs of its own. Each device has to reach
+// the memory of each other (peer access). Errors are a *modelrunner.RankError for each rank that
+// failed, or a *modelrunner.SplitError.
 //
-// A device may be named twice, for tests: its ranks take turns on it. hooks are those of a rank; nil: all have the options'.
+// A device may be named twice, for tests: its ranks take turns on it. hooks are those of a rank;
+// nil: all have the options'.
 //
-// In the ledger, besides what a [Runner] has: all_reduce (what the others write to), and nccl, its bytes by the driver's count of free memory.
+// In the ledger, besides what a [Runner] has: all_reduce (what the others write to), and nccl, its
+// bytes by the driver's count of free memory.
 func NewGroup(ckpt *checkpoint.Checkpoint, devices []cuda.Device, o Options, hooks func(rank int) modelrunner.Hooks) (_ modelrunner.Runner, err error) {
 	defer func() { err = errors.Join(err, ckpt.Close()) }() // after a panic too
 	if _, err := modelrunner.Split(ckpt.Config, modelrunner.Shard{Size: len(devices)}); err != nil {

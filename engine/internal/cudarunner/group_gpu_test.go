@@ -31,8 +31,9 @@ func gpus(tb testing.TB, n int) []cuda.Device {
 	return all[:n]
 }
 
-// sharedGPU is the first GPU, for two ranks, in a process whose driver loads kernels with their module: one that it loads when it is first launched would wait for those
-// that run, which wait for it. Elsewhere the test is run again in such a process, and ok is false.
+// sharedGPU is the first GPU, for two ranks, in a process whose driver loads kernels with their
+// module: one that it loads when it is first launched would wait for those that run, which wait for
+// it. Elsewhere the test is run again in such a process, and ok is false.
 func sharedGPU(t *testing.T) (d cuda.Device, ok bool) {
 	t.Helper()
 	d = gpu(t)
@@ -64,14 +65,16 @@ func openGroupGPU(tb testing.TB, devices []cuda.Device, dir string, o Options, b
 	return g
 }
 
-// TestRanksOnOneGPU: what two GPUs do, on one, which both ranks use; so that it is tested where there is one only.
+// TestRanksOnOneGPU: what two GPUs do, on one, which both ranks use; so that it is tested where
+// there is one only.
 func TestRanksOnOneGPU(t *testing.T) {
 	if d, ok := sharedGPU(t); ok {
 		againstOne(t, []cuda.Device{d, d}, Options{}, shardable(t, 2)[:6])
 	}
 }
 
-// TestTwoGPUs: the same tokens and, but for the order of sums, the same log-probabilities as on one GPU.
+// TestTwoGPUs: the same tokens and, but for the order of sums, the same log-probabilities as on one
+// GPU.
 func TestTwoGPUs(t *testing.T) {
 	two := gpus(t, 2)
 	for _, c := range []struct {
@@ -95,7 +98,8 @@ func TestTwoGPUs(t *testing.T) {
 
 type groupModel struct{ name, dir string }
 
-// shardable are the models of shapes, others whose split is odd, and the reference checkpoints: those that n devices can share.
+// shardable are the models of shapes, others whose split is odd, and the reference checkpoints:
+// those that n devices can share.
 func shardable(t *testing.T, n int) []groupModel {
 	t.Helper()
 	odd := []shape{
@@ -197,7 +201,8 @@ func (f *failing) hooks(rank int) modelrunner.Hooks {
 	}}
 }
 
-// TestRankFailsOnOneGPU and TestTwoGPUsRankFails: a rank whose step fails wakes the one that waits for it on the device, at once; the group goes on.
+// TestRankFailsOnOneGPU and TestTwoGPUsRankFails: a rank whose step fails wakes the one that waits
+// for it on the device, at once; the group goes on.
 func TestRankFailsOnOneGPU(t *testing.T) {
 	if d, ok := sharedGPU(t); ok {
 		rankFails(t, []cuda.Device{d, d}, Own)
@@ -255,7 +260,8 @@ func oneStep() *modelrunner.Batch {
 	return b
 }
 
-// TestRankMissingOnOneGPU and TestTwoGPUsRankMissing: a rank that never comes is an error that names it, and no hang; nothing is left.
+// TestRankMissingOnOneGPU and TestTwoGPUsRankMissing: a rank that never comes is an error that
+// names it, and no hang; nothing is left.
 func TestRankMissingOnOneGPU(t *testing.T) {
 	if d, ok := sharedGPU(t); ok {
 		rankMissing(t, []cuda.Device{d, d})
@@ -284,8 +290,8 @@ func rankMissing(t *testing.T, devices []cuda.Device) {
 	require.Empty(t, o.Ledger.Holdings())
 }
 
-// TestTwoGPUsLives: 20 groups one after the other leave both devices' free memory as it was, NCCL's included. A context that another test has left would keep what
-// libraries load into it.
+// TestTwoGPUsLives: 20 groups one after the other leave both devices' free memory as it was, NCCL's
+// included. A context that another test has left would keep what libraries load into it.
 func TestTwoGPUsLives(t *testing.T) {
 	two := gpus(t, 2)
 	free := func() (all [2]int64) {

@@ -18,8 +18,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// TestTwoGPUsReport measures a Llama of 1.24 billion parameters on one GPU and on two, and the all-reduce by itself: one line a figure. ENGINETEST_GPU_REPORT2 is
-// a folder with room for 2.5 GB.
+// TestTwoGPUsReport measures a Llama of 1.24 billion parameters on one GPU and on two, and the
+// all-reduce by itself: one line a figure. ENGINETEST_GPU_REPORT2 is a folder with room for 2.5 GB.
 func TestTwoGPUsReport(t *testing.T) {
 	root := os.Getenv("ENGINETEST_GPU_REPORT2")
 	if root == "" {
@@ -120,7 +120,8 @@ func (m *groupMeasurement) steps(name string, r modelrunner.Runner) {
 	}
 }
 
-// reduces times the all-reduce, what adds it to the residual stream included: graphs of 20 on both devices, by events; the median of 20 launches.
+// reduces times the all-reduce, what adds it to the residual stream included: graphs of 20 on both
+// devices, by events; the median of 20 launches.
 func (m *groupMeasurement) reduces(name string, most int, change func(*Runner)) {
 	for _, r := range m.link.runners {
 		change(r)

@@ -18,7 +18,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// These tests run on the stand-in for libcuda, which is one for NCCL as well. What the kernels compute is checked in group_gpu_test.go.
+// These tests run on the stand-in for libcuda, which is one for NCCL as well. What the kernels
+// compute is checked in group_gpu_test.go.
 
 func stubDevices(t *testing.T, n int) (*cudatest.Stub, []cuda.Device) {
 	t.Helper()
@@ -48,8 +49,9 @@ func clearOf(t *testing.T, s *cudatest.Stub, l *ledger.Ledger, devices int, why 
 	}
 }
 
-// TestGroupLifeOnStub: prompts, prompts' log-probabilities in several goes, decode with graphs, host sampling; on two devices, on three of four ranks, on one device
-// twice, by both ways to reduce; and nothing is left anywhere.
+// TestGroupLifeOnStub: prompts, prompts' log-probabilities in several goes, decode with graphs,
+// host sampling; on two devices, on three of four ranks, on one device twice, by both ways to
+// reduce; and nothing is left anywhere.
 func TestGroupLifeOnStub(t *testing.T) {
 	s, vs := stubDevices(t, 4)
 	dir := fixtures.Checkpoint(t, fixtures.Spec{Heads: 4, KVHeads: 2, Vocab: 1001, Bias: true})
@@ -142,8 +144,9 @@ func TestGroupRefusals(t *testing.T) {
 	clearOf(t, s, l, 3)
 }
 
-// TestGroupHalfBuilt fails the second rank's calls of construction and of the first steps in turn: the error names rank and device, the other rank ends too, and
-// whatever either had made until then is given back.
+// TestGroupHalfBuilt fails the second rank's calls of construction and of the first steps in turn:
+// the error names rank and device, the other rank ends too, and whatever either had made until then
+// is given back.
 func TestGroupHalfBuilt(t *testing.T) {
 	s, vs := stubDevices(t, 2)
 	dir := fixtures.Checkpoint(t, fixtures.Spec{Vocab: 1000})
@@ -231,8 +234,9 @@ func TestGroupNCCLRefuses(t *testing.T) {
 	clearOf(t, s, l, 2)
 }
 
-// TestGroupNCCLAborts: a rank that fails aborts NCCL's communicators. That call returns when there are no graphs with them any more, which is at Close: the step does
-// not wait for it. No graph is launched after it.
+// TestGroupNCCLAborts: a rank that fails aborts NCCL's communicators. That call returns when there
+// are no graphs with them any more, which is at Close: the step does not wait for it. No graph is
+// launched after it.
 func TestGroupNCCLAborts(t *testing.T) {
 	s, vs := stubDevices(t, 2)
 	for i := range 2 {
@@ -261,7 +265,8 @@ func TestGroupNCCLAborts(t *testing.T) {
 	}
 }
 
-// TestGroupHooks: a hook that fails on one rank's step wakes the other; the group can take another step; a panic keeps its stack.
+// TestGroupHooks: a hook that fails on one rank's step wakes the other; the group can take another
+// step; a panic keeps its stack.
 func TestGroupHooks(t *testing.T) {
 	s, vs := stubDevices(t, 2)
 	l, planted := ledger.New(false), errors.New("planted")
@@ -319,7 +324,8 @@ func TestWaitError(t *testing.T) {
 	clearOf(t, s, l, 2)
 }
 
-// TestGroupSleeps: both devices give back all that the ledger counts, and wake as one; a wake that fails on the second has taken nothing on the first.
+// TestGroupSleeps: both devices give back all that the ledger counts, and wake as one; a wake that
+// fails on the second has taken nothing on the first.
 func TestGroupSleeps(t *testing.T) {
 	s, vs := stubDevices(t, 2)
 	l := ledger.New(true)
@@ -359,7 +365,8 @@ func TestGroupSleeps(t *testing.T) {
 	clearOf(t, s, l, 2)
 }
 
-// TestGroupArguments: kernels of groups get as many arguments, of the same sizes, as their PTX declares.
+// TestGroupArguments: kernels of groups get as many arguments, of the same sizes, as their PTX
+// declares.
 func TestGroupArguments(t *testing.T) {
 	_, vs := stubDevices(t, 2)
 	declared, launched := declaredArguments(t), map[string]string{}

@@ -32,7 +32,8 @@ func hostKernels(t *testing.T) (run func(name string, x, y uint32, args unsafe.P
 	return run
 }
 
-// onHostKernels makes a runner on the stand-in for libcuda launch the sampler's kernels on the host.
+// onHostKernels makes a runner on the stand-in for libcuda launch the sampler's kernels on the
+// host.
 func onHostKernels(t *testing.T, v cuda.Device, vocab int, run func(name string, x, y uint32, args unsafe.Pointer) int32) *Runner {
 	t.Helper()
 	r, err := openDir(t, v, siftModel(t, vocab), Options{})
@@ -63,7 +64,8 @@ func onHostKernels(t *testing.T, v cuda.Device, vocab int, run func(name string,
 	return r
 }
 
-// TestSiftOnHost runs the kernels' own source against engine/internal/sample, without a GPU: also with room for four tokens in a list, and with a fault planted.
+// TestSiftOnHost runs the kernels' own source against engine/internal/sample, without a GPU: also
+// with room for four tokens in a list, and with a fault planted.
 func TestSiftOnHost(t *testing.T) {
 	run := hostKernels(t)
 	_, v := stubDevice(t)

@@ -12,9 +12,11 @@ import (
 // slots is how many copies can be under way at once.
 const slots = 8
 
-// copier copies KV blocks beside the steps: in the runner's context, on a thread and a stream of its own, through page-locked host memory. These are
-// made for the first block, and go with Sleep and Close. Copies that come together cross the link together: one hop and one wait for all of them.
-// Steps and copies need no order on the device: [Runner.Execute] returns when its step is done there, and a copy when it is.
+// copier copies KV blocks beside the steps: in the runner's context, on a thread and a stream of
+// its own, through page-locked host memory. These are made for the first block, and go with Sleep
+// and Close. Copies that come together cross the link together: one hop and one wait for all of
+// them. Steps and copies need no order on the device: [Runner.Execute] returns when its step is
+// done there, and a copy when it is.
 type copier struct {
 	life    sync.RWMutex // a copy reads; what changes the following writes
 	kv      *cuda.Memory // nil: none
@@ -47,7 +49,8 @@ func (r *Runner) setKV(m *cuda.Memory, blocks int) {
 	r.copies.kv, r.copies.blocks = m, blocks
 }
 
-// ReadKV implements [modelrunner.KVCopier]. A block's bytes are its part of K and its part of V, layer after layer.
+// ReadKV implements [modelrunner.KVCopier]. A block's bytes are its part of K and its part of V,
+// layer after layer.
 func (r *Runner) ReadKV(block int32, dst []byte) error { return r.copyKV(block, dst, true) }
 
 // WriteKV implements [modelrunner.KVCopier].
@@ -91,7 +94,8 @@ func (r *Runner) copyKV(block int32, host []byte, toHost bool) error {
 	return x.err
 }
 
-// flush does all copies that are queued, on the copier's thread: who comes first does those of the others, too.
+// flush does all copies that are queued, on the copier's thread: who comes first does those of the
+// others, too.
 func (c *copier) flush() error {
 	c.mu.Lock()
 	all := c.queued

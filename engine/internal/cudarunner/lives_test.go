@@ -30,11 +30,14 @@ import (
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
-// lifeKinds are lives of a worker, each with one thing more than the one before; the last is a whole runner's, with a step.
+// lifeKinds are lives of a worker, each with one thing more than the one before; the last is a
+// whole runner's, with a step.
 var lifeKinds = []string{"thread", "context", "module", "stream", "pinned", "memory", "graph", "runner"}
 
-// TestGPUHostMemoryOfLives measures what a process grows by per life, by mapping and by what glibc's malloc says: each kind in a process of its own. What grows with
-// "context" already is the driver's: docs/gpu.md compares it with the same calls from C. ENGINETEST_LIVES is how many lives; without it the test is skipped.
+// TestGPUHostMemoryOfLives measures what a process grows by per life, by mapping and by what
+// glibc's malloc says: each kind in a process of its own. What grows with "context" already is the
+// driver's: docs/gpu.md compares it with the same calls from C. ENGINETEST_LIVES is how many lives;
+// without it the test is skipped.
 func TestGPUHostMemoryOfLives(t *testing.T) {
 	if kind := os.Getenv("ENGINETEST_LIVES_KIND"); kind != "" {
 		livesOf(t, kind)
@@ -231,7 +234,8 @@ func smaps(t *testing.T) (sum int64, by map[string]int64) {
 	return sum, by
 }
 
-// mallocInfo asks glibc's malloc for the sums of its arenas, and has it give back what it keeps for later.
+// mallocInfo asks glibc's malloc for the sums of its arenas, and has it give back what it keeps for
+// later.
 func mallocInfo(t *testing.T) (inUse, fromSystem int64, arenas int) {
 	libc, err := purego.Dlopen("libc.so.6", purego.RTLD_NOW)
 	require.NoError(t, err)

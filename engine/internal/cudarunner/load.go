@@ -21,7 +21,8 @@ type chunk struct {
 	buffer   int
 }
 
-// load copies the matrices to the device: readers fill pinned buffers from the checkpoint's mapped files, this thread sends each on and has it packed on the device.
+// load copies the matrices to the device: readers fill pinned buffers from the checkpoint's mapped
+// files, this thread sends each on and has it packed on the device.
 func (r *Runner) load(b *binder) (err error) {
 	if err := r.weights.Fill(0, b.bytes, 0, r.stream); err != nil {
 		return err
@@ -111,7 +112,8 @@ func (r *Runner) newLoader(b *binder) (*loader, error) {
 	return s, err
 }
 
-// drop gives back what loading needed. What would not go is the runner's, and tried again with the rest.
+// drop gives back what loading needed. What would not go is the runner's, and tried again with the
+// rest.
 func (r *Runner) drop(s *loader) error {
 	err := s.free()
 	if err != nil {

@@ -27,8 +27,8 @@ type ncclLibrary struct {
 // ErrNoNCCL says that the library is not there, or cannot be used.
 var ErrNoNCCL = errors.New("cudarunner: no NCCL")
 
-// findNCCL loads the library: ENGINETEST_LIBNCCL, or libnccl.so.2 where the system looks for libraries (LD_LIBRARY_PATH, such as Python's
-// site-packages/nvidia/nccl/lib).
+// findNCCL loads the library: ENGINETEST_LIBNCCL, or libnccl.so.2 where the system looks for
+// libraries (LD_LIBRARY_PATH, such as Python's site-packages/nvidia/nccl/lib).
 func findNCCL() (*ncclLibrary, error) {
 	n := &ncclLibrary{path: "libnccl.so.2"}
 	if path := os.Getenv("ENGINETEST_LIBNCCL"); path != "" {
@@ -87,8 +87,10 @@ func text(p uintptr) string {
 	return strings.TrimSpace(string(unsafe.Slice(b, n)))
 }
 
-// communicators are NCCL's, one a rank. They share memory: one thread makes them, and one ends them. Of the calls that end them the last one does the work, and
-// returns when no graph is left that was captured with them; whatever waits in their kernels has been woken by then, if the calls abort.
+// communicators are NCCL's, one a rank. They share memory: one thread makes them, and one ends
+// them. Of the calls that end them the last one does the work, and returns when no graph is left
+// that was captured with them; whatever waits in their kernels has been woken by then, if the calls
+// abort.
 type communicators struct {
 	lib   *ncclLibrary
 	ranks []*communicator
@@ -179,7 +181,8 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// end destroys the communicators when all ranks have left theirs, or when one does not: its Close says why. What an abort has begun it waits for.
+// end destroys the communicators when all ranks have left theirs, or when one does not: its Close
+// says why. What an abort has begun it waits for.
 func (c *communicators) end() error {
 	all := make(chan struct{})
 	go func() {
@@ -199,7 +202,8 @@ func (c *communicators) end() error {
 	}
 }
 
-// abort wakes ranks that wait in NCCL's kernels for one that will not come. It does not wait: NCCL's call returns when the ranks' graphs are gone, which is at their Close.
+// abort wakes ranks that wait in NCCL's kernels for one that will not come. It does not wait:
+// NCCL's call returns when the ranks' graphs are gone, which is at their Close.
 func (c *communicators) abort() {
 	c.aborted.Store(true)
 	c.stop("ncclCommAbort", c.lib.abort)
@@ -223,7 +227,8 @@ func (c *communicators) stop(name string, fn uintptr) {
 	})
 }
 
-// take is the handle, for the call that ends it. A rank's thread may be in a call: NCCL lets it be woken there, but not begin another one.
+// take is the handle, for the call that ends it. A rank's thread may be in a call: NCCL lets it be
+// woken there, but not begin another one.
 func (o *communicator) take() uintptr {
 	idle := o.mu.TryLock()
 	for tries := 0; !idle && tries < 1000; tries++ {
@@ -244,7 +249,8 @@ func (c *communicators) usable() error {
 	return nil
 }
 
-// reduceNCCL is reduce by NCCL: parts become one, which is summed in its place and then added to the residual stream.
+// reduceNCCL is reduce by NCCL: parts become one, which is summed in its place and then added to
+// the residual stream.
 func (r *Runner) reduceNCCL(n, parts int, bias int64) error {
 	w, y := &r.work, r.work.ptr(r.work.y)
 	grid := cuda.Dim{X: (n/4 + 255) / 256}

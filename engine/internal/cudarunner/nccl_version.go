@@ -6,7 +6,8 @@ import (
 	"unsafe"
 )
 
-// FindNCCL says which library groups of devices find here: the name that it was found by, and its version. Without one the error matches [ErrNoNCCL].
+// FindNCCL says which library groups of devices find here: the name that it was found by, and its
+// version. Without one the error matches [ErrNoNCCL].
 func FindNCCL() (library, version string, err error) {
 	n, err := findNCCL()
 	if err != nil {

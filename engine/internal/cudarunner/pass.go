@@ -2,8 +2,9 @@ package cudarunner
 
 import "github.com/enginetest/enginetest/engine/internal/modelrunner"
 
-// passRows is the most rows that go through the layers together. A step of more takes several passes: what a kernel writes for the next then mostly stays in the device's
-// L2 cache (on an H200 two passes of 8192 rows take 55 ms, one of 16384 rows 4 ms more), and the workspace is smaller.
+// passRows is the most rows that go through the layers together. A step of more takes several
+// passes: what a kernel writes for the next then mostly stays in the device's L2 cache (on an H200
+// two passes of 8192 rows take 55 ms, one of 16384 rows 4 ms more), and the workspace is smaller.
 const passRows = 8192
 
 // pass is some of a batch's rows, as a batch of its own.
@@ -13,7 +14,8 @@ type pass struct {
 	first []int // and which of its rows is the first here
 }
 
-// passesOf cuts a batch into passes of at most so many rows. What a sequence has in one pass is in the KV cache when its next one comes.
+// passesOf cuts a batch into passes of at most so many rows. What a sequence has in one pass is in
+// the KV cache when its next one comes.
 func passesOf(b *modelrunner.Batch, most int) []pass {
 	var passes []pass
 	for at := 0; at < len(b.Tokens); at += most {

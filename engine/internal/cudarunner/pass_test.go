@@ -9,7 +9,8 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/sample"
 )
 
-// TestPasses cuts a batch into passes of every size: each row and each target is in one of them, every pass is a good batch, and the results come back to where they belong.
+// TestPasses cuts a batch into passes of every size: each row and each target is in one of them,
+// every pass is a good batch, and the results come back to where they belong.
 func TestPasses(t *testing.T) {
 	b := &modelrunner.Batch{}
 	for i, s := range []struct{ context, rows, targets int }{{10, 7, 3}, {1, 1, 0}, {25, 25, 25}, {4, 1, 1}, {9, 9, 4}} {

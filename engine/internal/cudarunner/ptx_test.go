@@ -17,7 +17,8 @@ import (
 	"github.com/enginetest/enginetest/fixtures"
 )
 
-// TestPTX: what a GPU without machine code in the package gets, the kernels as its driver compiles them, against the CPU.
+// TestPTX: what a GPU without machine code in the package gets, the kernels as its driver compiles
+// them, against the CPU.
 func TestPTX(t *testing.T) {
 	gpu(t)
 	for _, s := range []struct {
@@ -50,7 +51,8 @@ func TestPTX(t *testing.T) {
 	}
 }
 
-// TestPTXCompileTime loads the PTX in two processes that share a new cache of the driver's: the first compiles it, the second finds it.
+// TestPTXCompileTime loads the PTX in two processes that share a new cache of the driver's: the
+// first compiles it, the second finds it.
 func TestPTXCompileTime(t *testing.T) {
 	gpu(t)
 	cache := t.TempDir()

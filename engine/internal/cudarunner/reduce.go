@@ -22,7 +22,8 @@ const (
 	mailboxOwner = "all_reduce"
 )
 
-// link is what the ranks of a group reduce over: their mailboxes, and NCCL for messages from ncclFrom on.
+// link is what the ranks of a group reduce over: their mailboxes, and NCCL for messages from
+// ncclFrom on.
 type link struct {
 	runners  []*Runner // by rank
 	shared   bool      // a device has two ranks
@@ -50,7 +51,8 @@ const (
 	stateRuns, stateBroken, stateWaited = 0, 1, 2
 )
 
-// makeMailbox takes the memory that the other ranks write to, all zero. Every rank's is of the same size.
+// makeMailbox takes the memory that the other ranks write to, all zero. Every rank's is of the same
+// size.
 func (r *Runner) makeMailbox() error {
 	b, row, most, fast := &mailbox{}, r.work.h.kb*32, mostFloats, wordFloats
 	if r.link.shared { // all blocks have to run at once
@@ -92,7 +94,8 @@ func (b *mailbox) close() error {
 	return b.state.Free()
 }
 
-// reduce adds a product of so many rows, that this and the other ranks have in so many parts each in work.y, to the residual stream.
+// reduce adds a product of so many rows, that this and the other ranks have in so many parts each
+// in work.y, to the residual stream.
 func (r *Runner) reduce(rows, parts int, bias int64) error {
 	w, b, ld := &r.work, r.mailbox, r.work.h.kb*32
 	stride := int64(rows * ld)
@@ -157,7 +160,8 @@ func (l *link) Abort() {
 	}
 }
 
-// Reset implements [modelrunner.Link]: after a broken step the ranks may have come differently far. What NCCL aborted stays so.
+// Reset implements [modelrunner.Link]: after a broken step the ranks may have come differently far.
+// What NCCL aborted stays so.
 func (l *link) Reset() {
 	if !l.broken.Load() {
 		return
@@ -178,7 +182,8 @@ func (l *link) Reset() {
 	l.broken.Store(false)
 }
 
-// Waiting says whether a rank has queued its step and waits for the device, as one does whose kernels wait for another rank.
+// Waiting says whether a rank has queued its step and waits for the device, as one does whose
+// kernels wait for another rank.
 func (l *link) Waiting(rank int) bool {
 	r := l.runners[rank]
 	if r == nil {
@@ -188,8 +193,8 @@ func (l *link) Waiting(rank int) bool {
 	return call == "cuStreamSynchronize"
 }
 
-// settle ends a rank's step. A kernel that gave up waiting ends like others: the mailbox tells. After a failure nothing that the rank has queued may still write to
-// the others when they go on.
+// settle ends a rank's step. A kernel that gave up waiting ends like others: the mailbox tells.
+// After a failure nothing that the rank has queued may still write to the others when they go on.
 func (r *Runner) settle(err *error) {
 	l, v := r.link, recover()
 	if *err == nil && v == nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// report measures a Llama of 1.24 billion parameters on the GPU: one line a figure. ENGINETEST_GPU_REPORT is a folder with room for 2.5 GB.
+// report measures a Llama of 1.24 billion parameters on the GPU: one line a figure.
+// ENGINETEST_GPU_REPORT is a folder with room for 2.5 GB.
 func report() string {
 	m := &measurement{dir: filepath.Join(os.Getenv("ENGINETEST_GPU_REPORT"), "llama-1b")}
 	m.part("checkpoint", m.write)
@@ -50,7 +51,8 @@ func must(err error) {
 	}
 }
 
-// part runs one part; what fails is a line. ENGINETEST_GPU_PARTS, a regular expression, chooses among them.
+// part runs one part; what fails is a line. ENGINETEST_GPU_PARTS, a regular expression, chooses
+// among them.
 func (m *measurement) part(name string, f func()) {
 	if only := os.Getenv("ENGINETEST_GPU_PARTS"); !slices.Contains([]string{"checkpoint", "load", "close"}, name) && !regexp.MustCompile(only).MatchString(name) {
 		return
@@ -316,7 +318,8 @@ func (m *measurement) attention() {
 	}
 }
 
-// decode times steps, everything included, as the engine's loop sees them, which is on the runner's thread; and from outside.
+// decode times steps, everything included, as the engine's loop sees them, which is on the runner's
+// thread; and from outside.
 func (m *measurement) decode(n, context, steps int) {
 	var times, outside []time.Duration
 	var last *modelrunner.Batch
@@ -356,7 +359,8 @@ func (m *measurement) decode(n, context, steps int) {
 		t.Seconds()*1e3, times[0].Seconds()*1e3, float64(n)/t.Seconds(), g.Seconds()*1e3, median(outside).Seconds()*1e3)
 }
 
-// sampling times decode steps whose rows all have the same parameters, beside greedy ones and beside the way through the host, in turns.
+// sampling times decode steps whose rows all have the same parameters, beside greedy ones and
+// beside the way through the host, in turns.
 func (m *measurement) sampling() {
 	const context, steps = 128, 40
 	all := sample.Params{Temperature: 0.8, TopK: 50, TopP: 0.9, RepetitionPenalty: 1.1, FrequencyPenalty: 0.1, PresencePenalty: 0.1, Logprobs: 5}

@@ -1,11 +1,16 @@
-// Package cudarunner executes engine steps on a CUDA device: the weights, the KV cache and the sampler of one GPU.
+// Package cudarunner executes engine steps on a CUDA device: the weights, the KV cache and the
+// sampler of one GPU.
 //
-// It computes what the CPU runner of engine/internal/modelrunner computes, in the same order. Decode steps of up to 64 sequences are CUDA graphs, one a size; everything else
-// is launched kernel by kernel. One step is one hop to the device's thread, and none from that thread itself (OnThread).
+// It computes what the CPU runner of engine/internal/modelrunner computes, in the same order.
+// Decode steps of up to 64 sequences are CUDA graphs, one a size; everything else is launched
+// kernel by kernel. One step is one hop to the device's thread, and none from that thread itself
+// (OnThread).
 //
-// Precision. The residual stream, norms, attention and sampling are float32. Float32 checkpoints are multiplied in float32 (no tf32). For 16-bit checkpoints one
-// sequence alone is multiplied with float32 activations; tensor cores take activations of the weights' type: as the sum of two where that costs nothing (models below
-// 512 MiB, steps of at most 16 rows), rounded elsewhere. Their KV cache is float16, or float32 for models below 512 MiB.
+// Precision. The residual stream, norms, attention and sampling are float32. Float32 checkpoints
+// are multiplied in float32 (no tf32). For 16-bit checkpoints one sequence alone is multiplied with
+// float32 activations; tensor cores take activations of the weights' type: as the sum of two where
+// that costs nothing (models below 512 MiB, steps of at most 16 rows), rounded elsewhere. Their KV
+// cache is float16, or float32 for models below 512 MiB.
 package cudarunner
 
 import (
@@ -91,11 +96,13 @@ const (
 // closeTimeout bounds the end of the device's thread.
 const closeTimeout = 30 * time.Second
 
-// New makes a runner of an open checkpoint, which it closes: when the weights are on the device, or when New fails. Every tensor of the architecture is found and
-// checked (*checkpoint.Error) before the device is touched.
+// New makes a runner of an open checkpoint, which it closes: when the weights are on the device, or
+// when New fails. Every tensor of the architecture is found and checked (*checkpoint.Error) before
+// the device is touched.
 //
-// In the ledger: the context, kernels, streams, weights, rope, workspace, staging (pinned host memory for inputs and results); kv_cache after AllocateKV; cuda_graphs
-// after the first decode steps.
+// In the ledger: the context, kernels, streams, weights, rope, workspace, staging (pinned host
+// memory for inputs and results); kv_cache after AllocateKV; cuda_graphs after the first decode
+// steps.
 func New(ckpt *checkpoint.Checkpoint, o Options) (r *Runner, err error) {
 	defer func() { // after a panic too
 		if err = errors.Join(err, ckpt.Close()); err != nil && r != nil {
@@ -175,7 +182,8 @@ func (r *Runner) takeMemory(b *binder) error {
 	return r.takeModel(b.bytes, func() error { return r.load(b) })
 }
 
-// takeModel takes what a sleep gives back, but the KV cache. fill fills the weights, which have so many bytes, unless they are there.
+// takeModel takes what a sleep gives back, but the KV cache. fill fills the weights, which have so
+// many bytes, unless they are there.
 func (r *Runner) takeModel(bytes int64, fill func() error) (err error) {
 	if r.weights == nil {
 		if r.weights, err = r.alloc(weights, bytes); err != nil {
@@ -242,7 +250,8 @@ func (r *Runner) kvSize() int64 {
 	return 2
 }
 
-// FreeMemory implements [modelrunner.Runner]. A little is left for graphs and for what the driver takes by itself.
+// FreeMemory implements [modelrunner.Runner]. A little is left for graphs and for what the driver
+// takes by itself.
 func (r *Runner) FreeMemory() (free, total int64, err error) {
 	err = r.worker.Do(func() error {
 		free, total, err = r.worker.MemInfo()
@@ -284,7 +293,8 @@ func (r *Runner) Holdings() []ledger.Holding {
 	return slices.DeleteFunc(r.options.Ledger.Holdings(), func(h ledger.Holding) bool { return h.Device != r.options.Device.UUID })
 }
 
-// Close implements [modelrunner.Runner]: it releases every part, the last acquired first, whatever fails, and then the context, which frees what would not go.
+// Close implements [modelrunner.Runner]: it releases every part, the last acquired first, whatever
+// fails, and then the context, which frees what would not go.
 func (r *Runner) Close() error {
 	if r.worker == nil {
 		return nil

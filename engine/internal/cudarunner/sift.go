@@ -41,7 +41,8 @@ type found struct {
 
 const foundBytes = int64(unsafe.Sizeof(found{}))
 
-// wanted is a row whose logits somebody wants: to draw the next token of a sequence, or the log-probabilities of a prompt token.
+// wanted is a row whose logits somebody wants: to draw the next token of a sequence, or the
+// log-probabilities of a prompt token.
 type wanted struct {
 	row      int
 	seq      int
@@ -98,8 +99,9 @@ func ruleOf(p *sample.Params, vocab int) rule {
 	return d
 }
 
-// rules gives each row's rule, and the edits of all, in memory that the next call overwrites. Without a row to be sifted there are none. Of a group's ranks only the
-// first draws, and touches the sequences' states.
+// rules gives each row's rule, and the edits of all, in memory that the next call overwrites.
+// Without a row to be sifted there are none. Of a group's ranks only the first draws, and touches
+// the sequences' states.
 func (r *Runner) rules(b *modelrunner.Batch, rows []wanted) ([]rule, []sample.Edit) {
 	if !r.share.First() {
 		return nil, nil
@@ -146,7 +148,8 @@ func setDraw(to []int32, s *sample.State) {
 	to[3] = int32(s.Length())
 }
 
-// siftShares is how many blocks share a row: enough to fill the device. What is found does not depend on it.
+// siftShares is how many blocks share a row: enough to fill the device. What is found does not
+// depend on it.
 func (r *Runner) siftShares(rows int) int { return max(1, min(8*r.kernels.sms/rows, raceShares)) }
 
 // sift draws from n rows as their rules say, and gives what is likely in them.
@@ -176,7 +179,8 @@ func (r *Runner) sift(s *step, n int) error {
 	return nil
 }
 
-// logprobs are those of a token and of the most likely ones, as [sample.Sampler.Logprobs] gives them.
+// logprobs are those of a token and of the most likely ones, as [sample.Sampler.Logprobs] gives
+// them.
 func (f *found) logprobs(token int32, vocab int) []sample.Logprob {
 	norm := sample.Norm(f.top, float64(f.sum)/(1<<44))
 	out := make([]sample.Logprob, 0, f.n+1)

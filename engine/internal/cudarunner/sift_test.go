@@ -261,8 +261,9 @@ func siftDrawings(vocab, rounds int, seed uint64) (all []drawing) {
 	return all
 }
 
-// TestSiftAgainstHost draws on the device and on the host, row by row: the same tokens, errors, ranks; log-probabilities within 1e-5. Only rows without a token, or
-// with infinite logits, are handed back to the host.
+// TestSiftAgainstHost draws on the device and on the host, row by row: the same tokens, errors,
+// ranks; log-probabilities within 1e-5. Only rows without a token, or with infinite logits, are
+// handed back to the host.
 func TestSiftAgainstHost(t *testing.T) {
 	gpu(t)
 	for _, c := range []struct{ vocab, rounds int }{{1, 2}, {2, 3}, {97, 20}, {1009, 60}, {32000, 20}, {128257, 10}, {262145, 4}} {
@@ -278,7 +279,8 @@ func TestSiftAgainstHost(t *testing.T) {
 	}
 }
 
-// TestSiftLongBorders: with room for four tokens in a list, the border is looked for in the whole row.
+// TestSiftLongBorders: with room for four tokens in a list, the border is looked for in the whole
+// row.
 func TestSiftLongBorders(t *testing.T) {
 	r := openGPU(t, siftModel(t, 5003), Options{}, 4)
 	r.work.room = 4

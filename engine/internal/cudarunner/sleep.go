@@ -10,8 +10,9 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 )
 
-// Sleep implements [modelrunner.Sleeper]. The context, the stream and the kernels stay: the ledger does not count their bytes. Kept weights are
-// copied, packed as they are, to page-locked host memory: a wake needs no file then, and copies at the link's speed. When the host has no room for
+// Sleep implements [modelrunner.Sleeper]. The context, the stream and the kernels stay: the ledger
+// does not count their bytes. Kept weights are copied, packed as they are, to page-locked host
+// memory: a wake needs no file then, and copies at the link's speed. When the host has no room for
 // them they stay on the device, and the error says so.
 func (r *Runner) Sleep(keep bool) error {
 	return r.giveBack(keep, func(modelrunner.Part) bool { return true })
@@ -60,8 +61,8 @@ func (r *Runner) forget() {
 	r.graphs, r.graphsOwned = map[graphKey]*graph{}, false
 }
 
-// save copies the weights to the host, unless they are there. Large pages that are mapped and then locked are had and given back in half the time of the
-// driver's own page-locked memory.
+// save copies the weights to the host, unless they are there. Large pages that are mapped and then
+// locked are had and given back in half the time of the driver's own page-locked memory.
 func (r *Runner) save() error {
 	if r.weights == nil || r.saved != nil {
 		return nil
@@ -98,7 +99,8 @@ func (r *Runner) save() error {
 	return nil
 }
 
-// lockedMemory maps host memory and locks it. The system promises more than it has, so it is asked before.
+// lockedMemory maps host memory and locks it. The system promises more than it has, so it is asked
+// before.
 func (r *Runner) lockedMemory(n int64) (*cpu.Buffer, *cuda.Pinned, error) {
 	alloc := cpu.NewAllocator(cpu.AllocatorConfig{Device: cuda.HostDevice, Ledger: r.options.Ledger})
 	if free, total, err := alloc.Memory(); err == nil && n > free {
@@ -116,7 +118,8 @@ func (r *Runner) lockedMemory(n int64) (*cpu.Buffer, *cuda.Pinned, error) {
 	return host, locked, nil
 }
 
-// WakeWeights implements [modelrunner.Sleeper]. Graphs are captured again, when a shape comes for the second time.
+// WakeWeights implements [modelrunner.Sleeper]. Graphs are captured again, when a shape comes for
+// the second time.
 func (r *Runner) WakeWeights() (err error) {
 	if r.work.memory != nil {
 		return nil

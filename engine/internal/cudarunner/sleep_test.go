@@ -25,7 +25,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// everywhere runs a test on the stand-in for libcuda, whose kernels do nothing, and on a GPU when there is one.
+// everywhere runs a test on the stand-in for libcuda, whose kernels do nothing, and on a GPU when
+// there is one.
 func everywhere(t *testing.T, test func(t *testing.T, v cuda.Device, stub *cudatest.Stub)) {
 	t.Run("stub", func(t *testing.T) {
 		s, v := stubDevice(t)
@@ -83,7 +84,8 @@ func TestCopyKV(t *testing.T) {
 	everywhere(t, func(t *testing.T, v cuda.Device, stub *cudatest.Stub) { runnertest.CopyKV(t, device(v, stub)) })
 }
 
-// Every driver call of a wake is made to fail in turn: nothing has been taken then, and the next wake works. The device's memory is what the ledger says.
+// Every driver call of a wake is made to fail in turn: nothing has been taken then, and the next
+// wake works. The device's memory is what the ledger says.
 func TestWakeFailsInTheDriver(t *testing.T) {
 	s, v := stubDevice(t)
 	dir := fixtures.Checkpoint(t, fixtures.Spec{Vocab: 300, Layers: 1})
@@ -130,7 +132,8 @@ func heldBytes(hs []ledger.Holding) (n int64) {
 	return n
 }
 
-// Weights that find no room on the host stay where they are, and everything else goes. They are used again, or go in a deeper sleep.
+// Weights that find no room on the host stay where they are, and everything else goes. They are
+// used again, or go in a deeper sleep.
 func TestNoRoomForKeptWeights(t *testing.T) {
 	s, v := stubDevice(t)
 	r := openOn(t, v, s, fixtures.Bundled(), Options{})
@@ -199,7 +202,8 @@ func TestCopiesBesideSteps(t *testing.T) {
 	})
 }
 
-// A copy that fails fails alone; making the copier can fail at each of its calls, and be tried again.
+// A copy that fails fails alone; making the copier can fail at each of its calls, and be tried
+// again.
 func TestCopyFails(t *testing.T) {
 	s, v := stubDevice(t)
 	refuse := true
@@ -232,7 +236,8 @@ func TestCopyFails(t *testing.T) {
 	require.NoError(t, r.WriteKV(1, block), "it is made again after a sleep")
 }
 
-// TestGPUSleepShowsInNVML: what the ledger says is given back is given back, and how long each part takes.
+// TestGPUSleepShowsInNVML: what the ledger says is given back is given back, and how long each part
+// takes.
 func TestGPUSleepShowsInNVML(t *testing.T) {
 	v := gpu(t)
 	dir := measured(t)
@@ -278,7 +283,8 @@ func TestGPUSleepShowsInNVML(t *testing.T) {
 	}
 }
 
-// measured is the model to measure with: with ENGINETEST_GPU_LARGE, a folder with room for 2.5 GB, one of 1.24 billion parameters.
+// measured is the model to measure with: with ENGINETEST_GPU_LARGE, a folder with room for 2.5 GB,
+// one of 1.24 billion parameters.
 func measured(t *testing.T) string {
 	dir := os.Getenv("ENGINETEST_GPU_LARGE")
 	if dir == "" {

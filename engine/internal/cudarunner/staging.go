@@ -9,7 +9,8 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 )
 
-// staging is a step's inputs: filled in pinned host memory, copied to the device in one go. Words of 4 bytes.
+// staging is a step's inputs: filled in pinned host memory, copied to the device in one go. Words
+// of 4 bytes.
 type staging struct {
 	host   *cuda.Pinned
 	device *cuda.Memory
@@ -65,10 +66,12 @@ type inputs struct {
 	words                                                                    int
 }
 
-// sizes is how much there is of a step's inputs. Only edits, which lie last, differ among steps of a graph.
+// sizes is how much there is of a step's inputs. Only edits, which lie last, differ among steps of
+// a graph.
 type sizes struct{ tokens, rows, rules, seqs, tiles, maxTable, edits int }
 
-// place divides memory into a step's inputs and gives their addresses; with no memory it only counts.
+// place divides memory into a step's inputs and gives their addresses; with no memory it only
+// counts.
 func place(memory []int32, base cuda.DevicePtr, n sizes) (in inputs, at addresses) {
 	for _, f := range []struct {
 		to   *[]int32
@@ -95,7 +98,8 @@ func place(memory []int32, base cuda.DevicePtr, n sizes) (in inputs, at addresse
 	return in, at
 }
 
-// upload writes a batch's inputs for a step of (at least) its size and queues their way to the device. Rows beyond the batch's are empty: position -1.
+// upload writes a batch's inputs for a step of (at least) its size and queues their way to the
+// device. Rows beyond the batch's are empty: position -1.
 func (r *Runner) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTable int) (addresses, error) {
 	rules, edits := r.rules(b, rows)
 	n := sizes{tokens: tokens, rows: max(len(rows), tokens), seqs: seqs, tiles: tilesOf(b), maxTable: maxTable, edits: len(edits)}
@@ -146,7 +150,8 @@ func (r *Runner) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTa
 	return at, r.in.device.CopyFromAsync(0, r.in.host, 0, bytes, r.stream)
 }
 
-// tilesOf is how many tiles a batch's sequences have; none when each has one row. Then the layout does not depend on the batch, as graphs want it.
+// tilesOf is how many tiles a batch's sequences have; none when each has one row. Then the layout
+// does not depend on the batch, as graphs want it.
 func tilesOf(b *modelrunner.Batch) int {
 	if len(b.Seqs) == len(b.Tokens) {
 		return 0

@@ -16,7 +16,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// These tests run on the stand-in for libcuda: its memory is real, its kernels do nothing. What the kernels compute is checked in gpu_test.go, on a GPU.
+// These tests run on the stand-in for libcuda: its memory is real, its kernels do nothing. What the
+// kernels compute is checked in gpu_test.go, on a GPU.
 
 func stubDevice(t *testing.T) (*cudatest.Stub, cuda.Device) {
 	t.Helper()
@@ -41,8 +42,9 @@ func openDir(t *testing.T, v cuda.Device, dir string, o Options) (*Runner, error
 	return New(ckpt, o)
 }
 
-// TestLifeOnStub: prompts, decode steps with and without graphs, host sampling, growth of the inputs; and nothing left. With the PTX and with the machine code, which
-// has the same kernels with the same parameters: the stand-in reads both. From outside and on the runner's thread.
+// TestLifeOnStub: prompts, decode steps with and without graphs, host sampling, growth of the
+// inputs; and nothing left. With the PTX and with the machine code, which has the same kernels with
+// the same parameters: the stand-in reads both. From outside and on the runner's thread.
 func TestLifeOnStub(t *testing.T) {
 	for _, ptx := range []bool{true, false} {
 		for _, onThread := range []bool{false, true} {
@@ -95,7 +97,8 @@ func lifeOnStub(t *testing.T, ptx, onThread bool) {
 	require.NoError(t, r.Close(), "twice")
 }
 
-// TestHalfBuilt fails every driver call of construction and of the first steps once, and every hook: whatever was made until then is given back.
+// TestHalfBuilt fails every driver call of construction and of the first steps once, and every
+// hook: whatever was made until then is given back.
 func TestHalfBuilt(t *testing.T) {
 	s, v := stubDevice(t)
 	dir := fixtures.Checkpoint(t, fixtures.Spec{Vocab: 1000})

@@ -71,7 +71,8 @@ type matrix struct {
 // kb is the number of column blocks of 32.
 func (m matrix) kb() int { return (m.cols + 31) / 32 }
 
-// binder finds an architecture's tensors in a checkpoint, and gives each, or the rank's share of it, its place. It keeps the first error and goes on, so that its callers read like the model.
+// binder finds an architecture's tensors in a checkpoint, and gives each, or the rank's share of
+// it, its place. It keeps the first error and goes on, so that its callers read like the model.
 type binder struct {
 	from    *checkpoint.Checkpoint
 	weight  dtype
@@ -81,7 +82,8 @@ type binder struct {
 	err     error
 }
 
-// piece is a tensor that is (a part of) a matrix: its row r is row r/8*step + base + r%8 there. Of each row the matrix has the columns from skip on.
+// piece is a tensor that is (a part of) a matrix: its row r is row r/8*step + base + r%8 there. Of
+// each row the matrix has the columns from skip on.
 type piece struct {
 	src        checkpoint.Tensor
 	to         matrix
@@ -105,7 +107,8 @@ func (p piece) copyRows(dst []byte, first, n int) {
 	}
 }
 
-// vector is a norm or a bias, float32 on the device: element i of src is element i/8*step + base + i%8.
+// vector is a norm or a bias, float32 on the device: element i of src is element i/8*step + base +
+// i%8.
 type vector struct {
 	src        checkpoint.Tensor
 	at         int64
@@ -146,7 +149,8 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*mod
 	return m, b, b.err
 }
 
-// survey finds the type of all matrices, float32 when they differ, and their size in the checkpoint.
+// survey finds the type of all matrices, float32 when they differ, and their size in the
+// checkpoint.
 func (b *binder) survey() (bytes int64) {
 	first, differ := true, false
 	for _, name := range b.from.Names() {

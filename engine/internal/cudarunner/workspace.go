@@ -18,8 +18,8 @@ const (
 	partialRows = 2048 // rows of parts that there is room for, at least
 )
 
-// workspace is the activations of one step: offsets in one piece of device memory. Rows are padded as device.h says; paddings are zero and stay zero, which is why no two
-// activations share memory.
+// workspace is the activations of one step: offsets in one piece of device memory. Rows are padded
+// as device.h says; paddings are zero and stay zero, which is why no two activations share memory.
 type workspace struct {
 	memory *cuda.Memory
 	bytes  int64
@@ -81,7 +81,8 @@ func (w *workspace) plan(r *Runner) {
 // ptr is an address in the workspace.
 func (w *workspace) ptr(at int64) cuda.DevicePtr { return w.memory.Ptr() + cuda.DevicePtr(at) }
 
-// ropeTable is the cosines and sines of every position's angles, [positions, HeadDim/2] each; filled in as far as positions have come.
+// ropeTable is the cosines and sines of every position's angles, [positions, HeadDim/2] each;
+// filled in as far as positions have come.
 type ropeTable struct {
 	memory    *cuda.Memory
 	freqs     []float32
@@ -102,7 +103,8 @@ func (t *ropeTable) bytes() int64 { return 2 * 4 * int64(t.positions) * int64(le
 func (t *ropeTable) cos() cuda.DevicePtr { return t.memory.Ptr() }
 func (t *ropeTable) sin() cuda.DevicePtr { return t.memory.Ptr() + cuda.DevicePtr(t.bytes()/2) }
 
-// fill makes the table ready for positions below n. An angle is a float32 product, as in transformers: at large positions its rounding shows.
+// fill makes the table ready for positions below n. An angle is a float32 product, as in
+// transformers: at large positions its rounding shows.
 func (t *ropeTable) fill(n int) error {
 	if n <= t.filled {
 		return nil

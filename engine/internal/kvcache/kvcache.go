@@ -1,9 +1,12 @@
-// Package kvcache keeps the books of a paged KV cache: which block belongs to which sequence, and which blocks hold a prefix that another
-// sequence can use again. It never touches the memory itself.
+// Package kvcache keeps the books of a paged KV cache: which block belongs to which sequence, and
+// which blocks hold a prefix that another sequence can use again. It never touches the memory
+// itself.
 //
-// The rules are vLLM's. Only full blocks are shared; a block is found by the chained hash of its tokens and all tokens before it. Block tables
-// only grow, so two equal blocks both stay. A hit is capped at n-1 of n tokens, because the last one must be computed for its logits. Freed
-// blocks with a prefix are reused last, least recently freed first; freed blocks without one are reused first.
+// The rules are vLLM's. Only full blocks are shared; a block is found by the chained hash of its
+// tokens and all tokens before it. Block tables only grow, so two equal blocks both stay. A hit is
+// capped at n-1 of n tokens, because the last one must be computed for its logits. Freed blocks
+// with a prefix are reused last, least recently freed first; freed blocks without one are reused
+// first.
 package kvcache
 
 import (
@@ -17,7 +20,8 @@ const none = int32(-1)
 // Hash names a full block: its tokens and everything before it.
 type Hash [sha256.Size]byte
 
-// block is one block's books. A block is free exactly when refs is 0, and then it is in the free list.
+// block is one block's books. A block is free exactly when refs is 0, and then it is in the free
+// list.
 type block struct {
 	refs       int32
 	cached     bool // hash is set, and the block is in Cache.index
@@ -26,7 +30,8 @@ type block struct {
 	same       int32 // next block with an equal hash
 }
 
-// Table is one sequence's block table: block i holds the positions [i*BlockSize, (i+1)*BlockSize). The zero value is empty.
+// Table is one sequence's block table: block i holds the positions [i*BlockSize, (i+1)*BlockSize).
+// The zero value is empty.
 type Table struct {
 	blocks []int32
 	hashes []Hash // of the sequence's full blocks, as far as they were needed; they outlive Free, since the tokens do not change
@@ -64,7 +69,8 @@ type Cache struct {
 	scratch   []byte
 }
 
-// New makes the books of a cache of so many blocks of blockSize tokens; without prefix nothing is shared.
+// New makes the books of a cache of so many blocks of blockSize tokens; without prefix nothing is
+// shared.
 func New(blocks, blockSize int, prefix bool) *Cache {
 	c := &Cache{blockSize: blockSize, prefix: prefix, blocks: make([]block, blocks), head: none, tail: none, index: map[Hash]int32{}}
 	for i := range c.blocks {
@@ -85,8 +91,9 @@ func (c *Cache) Stats() Stats {
 	return Stats{Blocks: len(c.blocks), Used: len(c.blocks) - c.free, Cached: c.cached, Queries: c.queries, Hits: c.hits}
 }
 
-// Admit starts a sequence with an empty table: it takes the blocks of the longest cached prefix of tokens, when read is set, and room for up to
-// limit tokens after it, and says how many tokens the prefix has. With too few free blocks nothing changes and ok is false.
+// Admit starts a sequence with an empty table: it takes the blocks of the longest cached prefix of
+// tokens, when read is set, and room for up to limit tokens after it, and says how many tokens the
+// prefix has. With too few free blocks nothing changes and ok is false.
 func (c *Cache) Admit(t *Table, tokens []int32, limit int, read bool) (hit int, ok bool) {
 	blocks := 0
 	if read && c.prefix {
@@ -115,8 +122,9 @@ func (c *Cache) Admit(t *Table, tokens []int32, limit int, read bool) (hit int, 
 	return hit, c.Grow(t, hit+min(limit, len(tokens)-hit))
 }
 
-// Keys gives the hashes of the blocks that a prefix of tokens can be hit in, and how many of them the cache has, from the first on. A sequence
-// that is not admitted, and wants more of them from elsewhere, uses Reserve. The hashes are not to be changed.
+// Keys gives the hashes of the blocks that a prefix of tokens can be hit in, and how many of them
+// the cache has, from the first on. A sequence that is not admitted, and wants more of them from
+// elsewhere, uses Reserve. The hashes are not to be changed.
 func (c *Cache) Keys(t *Table, tokens []int32) (keys []Hash, cached int) {
 	n := (len(tokens) - 1) / c.blockSize
 	if !c.prefix || n == 0 {
@@ -133,8 +141,9 @@ func (c *Cache) Keys(t *Table, tokens []int32) (keys []Hash, cached int) {
 	return keys, cached
 }
 
-// Reserve is Admit without a look at the counters: it gives the empty table the cached prefix and new blocks, n in all, for contents that come
-// from elsewhere. Commit enters those that came, and Free leaves them in the prefix cache.
+// Reserve is Admit without a look at the counters: it gives the empty table the cached prefix and
+// new blocks, n in all, for contents that come from elsewhere. Commit enters those that came, and
+// Free leaves them in the prefix cache.
 func (c *Cache) Reserve(t *Table, tokens []int32, n int) bool {
 	queries, hits := c.queries, c.hits
 	_, cached := c.Keys(t, tokens)
@@ -152,7 +161,8 @@ func (c *Cache) Release(b int32) {
 	c.giveBack(b)
 }
 
-// match fills the empty table with the blocks of the longest cached prefix, without taking them yet.
+// match fills the empty table with the blocks of the longest cached prefix, without taking them
+// yet.
 func (c *Cache) match(t *Table, tokens []int32) int {
 	n := (len(tokens) - 1) / c.blockSize // at least the last token is computed
 	for i := range n {
@@ -165,7 +175,8 @@ func (c *Cache) match(t *Table, tokens []int32) int {
 	return len(t.blocks)
 }
 
-// Grow makes room for n tokens in all. With too few free blocks nothing changes and it answers false.
+// Grow makes room for n tokens in all. With too few free blocks nothing changes and it answers
+// false.
 func (c *Cache) Grow(t *Table, n int) bool {
 	need := c.blocksFor(n) - len(t.blocks)
 	if need > c.free {
@@ -180,8 +191,8 @@ func (c *Cache) Grow(t *Table, n int) bool {
 	return true
 }
 
-// Commit enters the full blocks of the first n tokens, which have been computed, in the prefix cache. It gives those that it had not been given
-// before, and their hashes.
+// Commit enters the full blocks of the first n tokens, which have been computed, in the prefix
+// cache. It gives those that it had not been given before, and their hashes.
 func (c *Cache) Commit(t *Table, tokens []int32, n int) (keys []Hash, blocks []int32) {
 	if !c.prefix {
 		return nil, nil
@@ -206,7 +217,8 @@ func (c *Cache) Commit(t *Table, tokens []int32, n int) (keys []Hash, blocks []i
 	return t.hashes[first:t.known], t.blocks[first:t.known]
 }
 
-// Free gives the sequence's blocks back. The last ones are reused first: a shorter prefix serves more sequences.
+// Free gives the sequence's blocks back. The last ones are reused first: a shorter prefix serves
+// more sequences.
 func (c *Cache) Free(t *Table) {
 	for i := len(t.blocks) - 1; i >= 0; i-- {
 		b := t.blocks[i]

@@ -16,7 +16,8 @@ func ids(n, first int) []int32 {
 	return out
 }
 
-// run takes a sequence through admission and computation of all its tokens, and gives its prefix hit.
+// run takes a sequence through admission and computation of all its tokens, and gives its prefix
+// hit.
 func run(t require.TestingT, c *Cache, tab *Table, tokens []int32) int {
 	hit, ok := c.Admit(tab, tokens, len(tokens), true)
 	require.True(t, ok)
@@ -67,7 +68,8 @@ func TestPrefixIsSharedWhileInUse(t *testing.T) {
 	assert.Equal(t, Stats{Blocks: 8, Used: 0, Cached: 2, Queries: 18, Hits: 8}, c.Stats())
 }
 
-// Equal blocks that were computed side by side both stay, and the prefix is found until the last of them is gone.
+// Equal blocks that were computed side by side both stay, and the prefix is found until the last of
+// them is gone.
 func TestEqualBlocksAreNotMerged(t *testing.T) {
 	c := New(4, 4, true)
 	var a, b Table

@@ -11,7 +11,8 @@ type Limits struct {
 	BlockSize int
 }
 
-// Check refuses a batch that would read or write where it must not: a fault of the scheduler's, not of a request.
+// Check refuses a batch that would read or write where it must not: a fault of the scheduler's, not
+// of a request.
 func (b *Batch) Check(l Limits) error {
 	n, size := len(b.Tokens), l.BlockSize
 	switch {

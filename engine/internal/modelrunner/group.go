@@ -17,7 +17,8 @@ type Rank interface {
 	Device() string
 }
 
-// SleepingRank is a Rank that is a Sleeper and a KVCopier. A Group undoes with it what another rank could not do.
+// SleepingRank is a Rank that is a Sleeper and a KVCopier. A Group undoes with it what another rank
+// could not do.
 type SleepingRank interface {
 	Rank
 	Sleeper
@@ -28,8 +29,8 @@ type SleepingRank interface {
 	FreeWeights(keep bool) error
 }
 
-// Link is what the ranks of a Group exchange numbers over. A rank that waits in an aborted link gets
-// [ErrAborted].
+// Link is what the ranks of a Group exchange numbers over. A rank that waits in an aborted link
+// gets [ErrAborted].
 type Link interface {
 	// Reset readies the link for a step. No rank may be waiting.
 	Reset()
@@ -67,8 +68,9 @@ func (p *Panic) Error() string { return fmt.Sprintf("panic: %s\n%s", p.Value, p.
 // Unwrap is the panic's value, when that is an error.
 func (p *Panic) Unwrap() error { return p.err }
 
-// Group is the Runner of a model that several devices share. It does everything on every rank, whatever fails, each in a goroutine of its own that
-// is over when the call is. Errors are a *[RankError] for each rank that failed by itself.
+// Group is the Runner of a model that several devices share. It does everything on every rank,
+// whatever fails, each in a goroutine of its own that is over when the call is. Errors are a
+// *[RankError] for each rank that failed by itself.
 type Group struct {
 	devices []string
 	ranks   []Rank // nil: not opened
@@ -78,8 +80,8 @@ type Group struct {
 	kept    bool          // while they are asleep: on the host
 }
 
-// NewGroup opens a rank for each device, all at once. When one fails, the others are closed. The Runner that it gives can sleep and copy KV blocks
-// when each of its ranks is a [SleepingRank].
+// NewGroup opens a rank for each device, all at once. When one fails, the others are closed. The
+// Runner that it gives can sleep and copy KV blocks when each of its ranks is a [SleepingRank].
 func NewGroup(devices []string, link Link, open func(Shard) (Rank, error)) (Runner, error) {
 	g := &Group{devices: devices, ranks: make([]Rank, len(devices)), busy: make([]atomic.Bool, len(devices)), link: link}
 	sleeps := make([]bool, len(devices))
@@ -102,7 +104,8 @@ func NewGroup(devices []string, link Link, open func(Shard) (Rank, error)) (Runn
 	return &sleepingGroup{g}, nil
 }
 
-// each does something for all ranks at once, waits for all of them, and joins their errors. A panic is an error here.
+// each does something for all ranks at once, waits for all of them, and joins their errors. A panic
+// is an error here.
 func (g *Group) each(do func(rank int) error) error {
 	errs := make([]error, len(g.devices))
 	one := func(i int) {
@@ -129,8 +132,8 @@ func (g *Group) each(do func(rank int) error) error {
 	return joinCauses(errs)
 }
 
-// Busy names the ranks that are at something now, but those that only wait for others, as far as the link knows them. It may be called beside
-// everything else.
+// Busy names the ranks that are at something now, but those that only wait for others, as far as
+// the link knows them. It may be called beside everything else.
 func (g *Group) Busy() (names []string) {
 	link, _ := g.link.(interface{ Waiting(rank int) bool })
 	for i := range g.busy {
@@ -155,8 +158,8 @@ func joinCauses(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// Execute implements [Runner]. Each rank computes the same batch; the first one's results are the step's. A rank that fails wakes those that wait
-// for it.
+// Execute implements [Runner]. Each rank computes the same batch; the first one's results are the
+// step's. A rank that fails wakes those that wait for it.
 func (g *Group) Execute(b *Batch) (results []SeqResult, err error) {
 	g.link.Reset()
 	err = g.each(func(i int) error {

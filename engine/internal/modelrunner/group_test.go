@@ -89,7 +89,8 @@ func fakeGroup(t *testing.T, n int) (Runner, []*fakeRank, *Barrier) {
 
 var errBoom = errors.New("boom")
 
-// TestGroupStepFails: whichever rank fails or panics, the others are not left waiting, the error names it alone, and the next step works.
+// TestGroupStepFails: whichever rank fails or panics, the others are not left waiting, the error
+// names it alone, and the next step works.
 func TestGroupStepFails(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
 		g, ranks, _ := fakeGroup(t, n)
@@ -112,7 +113,8 @@ func TestGroupStepFails(t *testing.T) {
 	}
 }
 
-// TestGroupGoesToAll: every call reaches every rank, whatever fails on the way, and names who failed.
+// TestGroupGoesToAll: every call reaches every rank, whatever fails on the way, and names who
+// failed.
 func TestGroupGoesToAll(t *testing.T) {
 	g, ranks, _ := fakeGroup(t, 3)
 	for call, do := range map[string]func() error{

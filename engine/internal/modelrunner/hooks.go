@@ -1,7 +1,7 @@
 package modelrunner
 
-// Hooks are called before what they are named for; an error of theirs is its error. nil hooks are not called. A hook may panic: the runner
-// can still be closed.
+// Hooks are called before what they are named for; an error of theirs is its error. nil hooks are
+// not called. A hook may panic: the runner can still be closed.
 type Hooks struct {
 	Load     func() error                          // the weights are bound
 	Allocate func(owner string, bytes int64) error // device memory is allocated

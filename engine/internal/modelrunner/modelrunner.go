@@ -1,6 +1,8 @@
-// Package modelrunner executes one engine step on one device: it holds the weights, the KV cache and the sampler of that device.
+// Package modelrunner executes one engine step on one device: it holds the weights, the KV cache
+// and the sampler of that device.
 //
-// The scheduler says what to compute as a [Batch]; a [Runner] computes it. There is one Runner a device kind: the CPU's is in this package.
+// The scheduler says what to compute as a [Batch]; a [Runner] computes it. There is one Runner a
+// device kind: the CPU's is in this package.
 package modelrunner
 
 import (
@@ -8,7 +10,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Batch is one step: the tokens of all scheduled sequences in a row (T of them), and where each sequence's part lies.
+// Batch is one step: the tokens of all scheduled sequences in a row (T of them), and where each
+// sequence's part lies.
 type Batch struct {
 	Tokens    []int32 // [T]
 	Positions []int32 // [T] position of each token in its sequence
@@ -22,8 +25,9 @@ type Seq struct {
 	Context    int           // tokens in the KV cache after this step; the last row's position + 1
 	Blocks     []int32       // block table: block i holds the positions [i*BlockSize, (i+1)*BlockSize)
 	Sampler    *sample.State // draws a token from the last row; nil when the prompt goes on in a later chunk
-	// PromptLogprobs asks for log-probabilities of prompt tokens: for each of the first len(Targets) rows, of the target (the next prompt
-	// token) and of the PromptLogprobs most likely tokens. -1: none.
+	// PromptLogprobs asks for log-probabilities of prompt tokens: for each of the first
+	// len(Targets) rows, of the target (the next prompt token) and of the PromptLogprobs most
+	// likely tokens. -1: none.
 	PromptLogprobs int
 	Targets        []int32
 }
@@ -36,7 +40,8 @@ type SeqResult struct {
 	Err            error // this sequence failed alone; its batch mates are right
 }
 
-// Runner executes steps on one device. It is not safe for concurrent use: the engine's loop is its only caller.
+// Runner executes steps on one device. It is not safe for concurrent use: the engine's loop is its
+// only caller.
 type Runner interface {
 	// KVBytesPerBlock is the size of one KV block over all layers.
 	KVBytesPerBlock() int64
@@ -44,18 +49,20 @@ type Runner interface {
 	FreeMemory() (free, total int64, err error)
 	// AllocateKV makes a KV cache of so many blocks. Once, and again after Sleep.
 	AllocateKV(blocks int) error
-	// Execute runs one step. An error is the engine's death; what concerns one sequence alone is in its SeqResult.
+	// Execute runs one step. An error is the engine's death; what concerns one sequence alone is in
+	// its SeqResult.
 	Execute(*Batch) ([]SeqResult, error)
 	// Holdings lists the device memory that the runner owns.
 	Holdings() []ledger.Holding
-	// Close gives everything back. It can be called once on any Runner, half-built too, and reports what would not go.
+	// Close gives everything back. It can be called once on any Runner, half-built too, and reports
+	// what would not go.
 	Close() error
 }
 
 // Threaded is a Runner that has a thread of its own.
 type Threaded interface {
-	// OnThread runs f on the thread, where calls of the runner need no hop to it, and gives f's error. The thread does nothing else meanwhile.
-	// Close comes after.
+	// OnThread runs f on the thread, where calls of the runner need no hop to it, and gives f's
+	// error. The thread does nothing else meanwhile. Close comes after.
 	OnThread(f func() error) error
 }
 
@@ -67,18 +74,22 @@ func OnThread(r Runner, f func() error) error {
 	return f()
 }
 
-// Sleeper is a Runner that can give its device memory back for a while. Between Sleep and the calls that undo it, Execute is an error.
+// Sleeper is a Runner that can give its device memory back for a while. Between Sleep and the calls
+// that undo it, Execute is an error.
 type Sleeper interface {
-	// Sleep frees the device memory, all of it; with keep the weights stay on the host, or on the device when the host has no room for them (then that
-	// is in the error). Again is nothing, or the step from kept weights to none.
-	// Memory that would not go is in the error, stays in the ledger, and the calls that undo Sleep try once more before anything else.
+	// Sleep frees the device memory, all of it; with keep the weights stay on the host, or on the
+	// device when the host has no room for them (then that is in the error). Again is nothing, or
+	// the step from kept weights to none. Memory that would not go is in the error, stays in the
+	// ledger, and the calls that undo Sleep try once more before anything else.
 	Sleep(keep bool) error
-	// WakeWeights takes back all but the KV cache, which AllocateKV does, in any order. When it fails, it has taken nothing: it can be called again.
+	// WakeWeights takes back all but the KV cache, which AllocateKV does, in any order. When it
+	// fails, it has taken nothing: it can be called again.
 	WakeWeights() error
 }
 
-// KVCopier is a Runner whose KV blocks can be copied to host memory and back, KVBytesPerBlock each. Both calls return when the copy is done,
-// and may run beside Execute, in other goroutines, as long as no step writes the block that is read, or touches the one that is written.
+// KVCopier is a Runner whose KV blocks can be copied to host memory and back, KVBytesPerBlock each.
+// Both calls return when the copy is done, and may run beside Execute, in other goroutines, as long
+// as no step writes the block that is read, or touches the one that is written.
 type KVCopier interface {
 	ReadKV(block int32, dst []byte) error
 	WriteKV(block int32, src []byte) error

@@ -31,7 +31,8 @@ func (ps *Parts) Add(p Part) { ps.list = append(ps.list, p) }
 // Len is how many there are.
 func (ps *Parts) Len() int { return len(ps.list) }
 
-// Release releases all that which picks (nil: all), the last acquired first, whatever fails. What would not go stays, and is in the error.
+// Release releases all that which picks (nil: all), the last acquired first, whatever fails. What
+// would not go stays, and is in the error.
 func (ps *Parts) Release(which func(Part) bool) error {
 	var errs []error
 	var left []Part

@@ -7,7 +7,8 @@ import (
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
-// Shard is one rank's place among the devices that share a model. The zero value is the whole model on one device.
+// Shard is one rank's place among the devices that share a model. The zero value is the whole model
+// on one device.
 type Shard struct{ Rank, Size int }
 
 // Range is the indices from Lo up to, and without, Hi.
@@ -16,9 +17,11 @@ type Range struct{ Lo, Hi int }
 // Len is how many there are.
 func (r Range) Len() int { return r.Hi - r.Lo }
 
-// Share is what one rank has of a model, split as Megatron-LM (arXiv:1909.08053) and vLLM split it. Of q, k, v, gate and up it has rows: its query
-// heads, its KV heads, its part of the intermediate size. Of o and down it has the columns that multiply those; their products are partial sums,
-// which an all-reduce adds in the order of the ranks, on every rank. Embedding and norms are whole everywhere. Of lm_head it has rows: some logits.
+// Share is what one rank has of a model, split as Megatron-LM (arXiv:1909.08053) and vLLM split it.
+// Of q, k, v, gate and up it has rows: its query heads, its KV heads, its part of the intermediate
+// size. Of o and down it has the columns that multiply those; their products are partial sums,
+// which an all-reduce adds in the order of the ranks, on every rank. Embedding and norms are whole
+// everywhere. Of lm_head it has rows: some logits.
 type Share struct {
 	Shard
 	Config       checkpoint.Config // the model's, but NumHeads, NumKVHeads and IntermediateSize are the rank's own
@@ -28,7 +31,8 @@ type Share struct {
 	Vocab        Range // of lm_head; the lengths differ by one at most
 }
 
-// First says whether the rank is the one that adds what is to be added once, the biases of o and down, and that samples.
+// First says whether the rank is the one that adds what is to be added once, the biases of o and
+// down, and that samples.
 func (s Shard) First() bool { return s.Rank == 0 }
 
 // Split is what a rank has of a model. The error is a *[SplitError].

@@ -12,7 +12,8 @@ func config(heads, kv, width, vocab int) checkpoint.Config {
 	return checkpoint.Config{NumHeads: heads, NumKVHeads: kv, IntermediateSize: width, VocabSize: vocab, HeadDim: 8, HiddenSize: 64, NumLayers: 2}
 }
 
-// TestSplitCovers: the shares are the whole, once each; a rank's KV heads are those that its query heads attend with.
+// TestSplitCovers: the shares are the whole, once each; a rank's KV heads are those that its query
+// heads attend with.
 func TestSplitCovers(t *testing.T) {
 	for _, c := range []checkpoint.Config{
 		config(8, 8, 96, 100), config(8, 4, 96, 101), config(8, 2, 64, 9), config(8, 1, 64, 103), config(12, 6, 48, 100), config(6, 3, 36, 7), config(1, 1, 7, 5),

@@ -11,8 +11,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Source is what a checkpoint was when it was opened. Its weights are told by the size and time of the files: reading all of them would take
-// as long as loading them.
+// Source is what a checkpoint was when it was opened. Its weights are told by the size and time of
+// the files: reading all of them would take as long as loading them.
 type Source struct {
 	dir    string
 	config checkpoint.Config
@@ -42,7 +42,8 @@ func SourceOf(ckpt *checkpoint.Checkpoint) (Source, error) {
 	return s, nil
 }
 
-// Reopen opens the checkpoint again, which must not have changed: a *checkpoint.Error says how it did.
+// Reopen opens the checkpoint again, which must not have changed: a *checkpoint.Error says how it
+// did.
 func (s Source) Reopen() (*checkpoint.Checkpoint, error) {
 	ckpt, err := checkpoint.Open(s.dir)
 	if err != nil {

@@ -16,8 +16,9 @@ var (
 	ErrGone = errors.New("offload: the block is not there any more")
 )
 
-// Host keeps blocks in host memory: one private mapping, which no other process sees and which goes with this one however it ends. The least
-// recently used block makes room for a new one; a block in a transfer stays.
+// Host keeps blocks in host memory: one private mapping, which no other process sees and which goes
+// with this one however it ends. The least recently used block makes room for a new one; a block in
+// a transfer stays.
 type Host struct {
 	buffer *cpu.Buffer
 	memory []byte

@@ -107,7 +107,8 @@ func TestHostTooSmall(t *testing.T) {
 	assert.EqualError(t, err, "offload: 63 bytes of host memory hold no KV block, which has 64")
 }
 
-// The memory has no name that a killed process could leave behind: its line in the list of mappings has no file.
+// The memory has no name that a killed process could leave behind: its line in the list of mappings
+// has no file.
 func TestHostHasNoFile(t *testing.T) {
 	h, _ := newHost(t, 3)
 	defer func() { require.NoError(t, h.Close()) }()
@@ -126,7 +127,8 @@ func TestHostHasNoFile(t *testing.T) {
 	t.Errorf("no mapping has %x", at)
 }
 
-// Whatever the order of stores, loads and their ends: no slot has two users, what is loaded is what was stored, and the counts add up.
+// Whatever the order of stores, loads and their ends: no slot has two users, what is loaded is what
+// was stored, and the counts add up.
 func TestHostIndex(t *testing.T) {
 	type flight struct {
 		key    int

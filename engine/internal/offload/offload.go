@@ -1,10 +1,11 @@
-// Package offload is a second prefix cache, below the device's: full KV blocks are copied to a [Connector] as they are computed, and back when
-// a prompt needs them and the device has lost them.
+// Package offload is a second prefix cache, below the device's: full KV blocks are copied to a
+// [Connector] as they are computed, and back when a prompt needs them and the device has lost them.
 //
-// A [Tier] does the copying beside the engine's steps. It never holds the engine up: a store that fails is a block less to be found, a load
-// that fails is a block to be computed, and a transfer that hangs is given up after [Options].Timeout. A block that is being copied is held on
-// the device; once a transfer is given up, it can touch no device memory any more, whatever its connector does. [Host] keeps blocks in host
-// memory.
+// A [Tier] does the copying beside the engine's steps. It never holds the engine up: a store that
+// fails is a block less to be found, a load that fails is a block to be computed, and a transfer
+// that hangs is given up after [Options].Timeout. A block that is being copied is held on the
+// device; once a transfer is given up, it can touch no device memory any more, whatever its
+// connector does. [Host] keeps blocks in host memory.
 //
 // What it says when something fails:
 //
@@ -24,11 +25,14 @@ import (
 // Key names a block's contents.
 type Key = kvcache.Hash
 
-// Connector keeps blocks. Its methods are called from several goroutines; Store and Load may take their time, Has may not.
+// Connector keeps blocks. Its methods are called from several goroutines; Store and Load may take
+// their time, Has may not.
 type Connector interface {
-	// Store keeps a block under a key. read copies the block into the slice that it is given; when it fails, nothing is to be kept.
+	// Store keeps a block under a key. read copies the block into the slice that it is given; when
+	// it fails, nothing is to be kept.
 	Store(ctx context.Context, key Key, read func(dst []byte) error) error
-	// Load gives write a block's bytes, which stay as they are until it returns. An error when the block is not there any more.
+	// Load gives write a block's bytes, which stay as they are until it returns. An error when the
+	// block is not there any more.
 	Load(ctx context.Context, key Key, write func(src []byte) error) error
 	// Has says whether a block can be loaded now, and counts as a use of it.
 	Has(key Key) bool

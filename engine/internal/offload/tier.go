@@ -13,10 +13,12 @@ import (
 	"github.com/enginetest/enginetest/internal/alarm"
 )
 
-// parallel is how many stores, or blocks of one load, are under way at once: a device may take them together.
+// parallel is how many stores, or blocks of one load, are under way at once: a device may take them
+// together.
 const parallel = 4
 
-// Tier moves blocks between a device and a [Connector]. Its methods are for one goroutine, the engine's loop; the transfers run in others.
+// Tier moves blocks between a device and a [Connector]. Its methods are for one goroutine, the
+// engine's loop; the transfers run in others.
 type Tier struct {
 	conn    Connector
 	cache   *kvcache.Cache
@@ -70,7 +72,8 @@ func (x *transfer) touch(copied func() error) error {
 	return copied()
 }
 
-// giveUp returns when the transfer cannot touch device memory any more: at the latest when the copies of the blocks under way end.
+// giveUp returns when the transfer cannot touch device memory any more: at the latest when the
+// copies of the blocks under way end.
 func (x *transfer) giveUp() {
 	x.device.Lock()
 	x.givenUp = true
@@ -135,8 +138,9 @@ func (t *Tier) Match(keys []Key) int {
 	return len(keys)
 }
 
-// Load copies blocks to the device. Settle calls done with the number of blocks that came, from the first on. The caller keeps the device's
-// blocks until then, or until the returned function, which gives the load up, has returned: then done is not called.
+// Load copies blocks to the device. Settle calls done with the number of blocks that came, from the
+// first on. The caller keeps the device's blocks until then, or until the returned function, which
+// gives the load up, has returned: then done is not called.
 func (t *Tier) Load(keys []Key, blocks []int32, done func(loaded int)) (giveUp func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	x := &transfer{keys: slices.Clone(keys), blocks: slices.Clone(blocks), done: done, began: time.Now(), stop: cancel, whole: make([]bool, len(keys))}
@@ -270,7 +274,8 @@ func (t *Tier) settle(x *transfer, err error) {
 	}
 }
 
-// late takes the tier out of use: its connector hangs, and every other transfer would wait for it in turn.
+// late takes the tier out of use: its connector hangs, and every other transfer would wait for it
+// in turn.
 func (t *Tier) late(x *transfer) {
 	t.mu.Lock()
 	if !slices.Contains(t.active, x) {
@@ -306,7 +311,8 @@ func (t *Tier) broken() error {
 // Err is why the tier is out of use; nil while it works.
 func (t *Tier) Err() error { return t.broken() }
 
-// Settle takes notice of the transfers that have ended: blocks are let go, and the done of loads is called.
+// Settle takes notice of the transfers that have ended: blocks are let go, and the done of loads is
+// called.
 func (t *Tier) Settle() {
 	t.mu.Lock()
 	settled := t.settled
@@ -334,7 +340,8 @@ func (t *Tier) Settle() {
 	}
 }
 
-// Yield gives up one store, the last that was queued, so that its block can be had; false when no block is held.
+// Yield gives up one store, the last that was queued, so that its block can be had; false when no
+// block is held.
 func (t *Tier) Yield() bool {
 	t.Settle()
 	t.mu.Lock()
@@ -353,8 +360,8 @@ func (t *Tier) Yield() bool {
 	return true
 }
 
-// drain gives up every transfer and waits until the connector is idle, at most until ctx ends or Options.Timeout is over. Even when it is not,
-// device memory is safe from it.
+// drain gives up every transfer and waits until the connector is idle, at most until ctx ends or
+// Options.Timeout is over. Even when it is not, device memory is safe from it.
 func (t *Tier) drain(ctx context.Context) error {
 	t.mu.Lock()
 	all := append(slices.Clone(t.active), t.queue...)
@@ -390,8 +397,9 @@ func (t *Tier) drain(ctx context.Context) error {
 	return e
 }
 
-// Reset gives up every transfer, lets go of all blocks of the device, forgets what is kept, and puts a tier back to use. When the connector stays
-// busy (a [BusyError]), nothing is forgotten and the tier is out of use until a Reset goes well: what it keeps is not found either.
+// Reset gives up every transfer, lets go of all blocks of the device, forgets what is kept, and
+// puts a tier back to use. When the connector stays busy (a [BusyError]), nothing is forgotten and
+// the tier is out of use until a Reset goes well: what it keeps is not found either.
 func (t *Tier) Reset(ctx context.Context) error {
 	err := t.drain(ctx)
 	t.Settle()
@@ -404,8 +412,9 @@ func (t *Tier) Reset(ctx context.Context) error {
 	return err
 }
 
-// Close gives up every transfer and closes the connector; one that stays busy (a [BusyError]) is not closed, and its memory stays where it is. The
-// device's books are left alone: Close works after any failure.
+// Close gives up every transfer and closes the connector; one that stays busy (a [BusyError]) is
+// not closed, and its memory stays where it is. The device's books are left alone: Close works
+// after any failure.
 func (t *Tier) Close(ctx context.Context) error {
 	if err := t.drain(ctx); err != nil {
 		return err

@@ -89,7 +89,8 @@ func newRig(t *testing.T, timeout time.Duration) *rig {
 	return r
 }
 
-// compute makes a sequence of n tokens, offers its blocks and frees it. It gives the keys and where the blocks lie.
+// compute makes a sequence of n tokens, offers its blocks and frees it. It gives the keys and where
+// the blocks lie.
 func (r *rig) compute(n int) ([]Key, []int32) {
 	const first = 10
 	tokens := make([]int32, n)
@@ -256,7 +257,8 @@ func hang(wellBehaved bool, release <-chan struct{}) func(context.Context) error
 	}
 }
 
-// A transfer that hangs takes the tier out of use after the timeout. From then on it touches no device memory, even when it goes on.
+// A transfer that hangs takes the tier out of use after the timeout. From then on it touches no
+// device memory, even when it goes on.
 func TestHang(t *testing.T) {
 	for _, wellBehaved := range []bool{true, false} {
 		for _, store := range []bool{true, false} {

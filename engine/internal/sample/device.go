@@ -2,13 +2,16 @@ package sample
 
 import "math"
 
-// What a device that draws by itself needs to know of this package. Its kernels do what Draw does, with these numbers.
+// What a device that draws by itself needs to know of this package. Its kernels do what Draw does,
+// with these numbers.
 
-// MostLikely is how many of the most likely tokens a device gives beside the chosen one; of more, the host gives the log-probabilities.
+// MostLikely is how many of the most likely tokens a device gives beside the chosen one; of more,
+// the host gives the log-probabilities.
 const MostLikely = 32
 
-// HostOnly names the parameter because of which only the host can draw; empty when a device can. This is the whole list. Of what a device draws by itself it hands
-// back rows in which no token is left, or whose logits are infinite, or overflow when divided by the temperature.
+// HostOnly names the parameter because of which only the host can draw; empty when a device can.
+// This is the whole list. Of what a device draws by itself it hands back rows in which no token is
+// left, or whose logits are infinite, or overflow when divided by the temperature.
 func (p *Params) HostOnly(vocab int) string {
 	switch {
 	case min(p.Logprobs, vocab) > MostLikely:
@@ -23,7 +26,8 @@ func (p *Params) HostOnly(vocab int) string {
 	return ""
 }
 
-// Greedy says that the most likely token is taken: with top_k 1 too, whatever the temperature, even when tokens tie.
+// Greedy says that the most likely token is taken: with top_k 1 too, whatever the temperature, even
+// when tokens tie.
 func (p *Params) Greedy() bool { return p.Temperature < 1e-5 || p.TopK == 1 }
 
 // Length is the number of tokens so far, which is the position of the token that is drawn next.
@@ -37,8 +41,9 @@ const (
 	EditAllow // of a row in which all else is masked
 )
 
-// Edit is one change of a row: a token's id and the kind, and a value. A device makes those that allow, then biases, penalties, masks: masks go last because nothing
-// undoes them, whatever their place in Draw's order.
+// Edit is one change of a row: a token's id and the kind, and a value. A device makes those that
+// allow, then biases, penalties, masks: masks go last because nothing undoes them, whatever their
+// place in Draw's order.
 type Edit struct{ What, Value uint32 }
 
 // Penalties are the factors of EditPenalize.
@@ -82,7 +87,8 @@ func (s *State) AppendEdits(to []Edit) []Edit {
 	return to
 }
 
-// Norm is the logarithm of a row's sum of exponentials, from its largest logit and the sum of exp(x - top).
+// Norm is the logarithm of a row's sum of exponentials, from its largest logit and the sum of exp(x
+// - top).
 func Norm(top float32, sum float64) float64 { return float64(top) + math.Log(sum) }
 
 // LogprobOf is the log-probability of a logit.

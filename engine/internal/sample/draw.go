@@ -11,10 +11,11 @@ import (
 //	u[i]  = (r[i] + 0.5) / 2^32                      in (0, 1), exact in float64
 //	token = argmax_i  z[i] - ln(-ln(u[i]))           in float64; the lowest id wins a tie
 //
-// with z the processed logits (float32, divided by the temperature), lo and hi the halves of the request's 64-bit seed, and position that of
-// the token being drawn in prompt + output. A token's noise depends on nothing else: not on the batch, the device, the block table, a
-// preemption, nor on which other tokens are masked.
-// Philox: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+// with z the processed logits (float32, divided by the temperature), lo and hi the halves of the
+// request's 64-bit seed, and position that of the token being drawn in prompt + output. A token's
+// noise depends on nothing else: not on the batch, the device, the block table, a preemption, nor
+// on which other tokens are masked. Philox: Salmon et al., "Parallel random numbers: as easy as 1,
+// 2, 3", SC 2011.
 
 // philox is Philox4x32 with ten rounds.
 func philox(c [4]uint32, k [2]uint32) [4]uint32 {
@@ -49,7 +50,8 @@ func gumbel(r uint32) float64 { return -math.Log(-math.Log((float64(r) + 0.5) / 
 // maxGumbel bounds gumbel(r) for every r, from above: -ln(-ln(1 - 2^-33)) = 22.87….
 const maxGumbel = 22.9
 
-// gumbelBound is an upper bound of gumbel(r) without a logarithm: -ln(u) >= 1-u, and the leading ones of r bound 1-u from below.
+// gumbelBound is an upper bound of gumbel(r) without a logarithm: -ln(u) >= 1-u, and the leading
+// ones of r bound 1-u from below.
 func gumbelBound(r uint32) float64 {
 	return math.Ln2 * float64(bits.LeadingZeros32(^r)+1)
 }
@@ -108,7 +110,8 @@ func drawRow(row []float32, temperature float32, top int32, n noise) int32 {
 	return c.token
 }
 
-// argmax is the lowest id with the largest logit, and that logit; -1 when every logit is -Inf or NaN.
+// argmax is the lowest id with the largest logit, and that logit; -1 when every logit is -Inf or
+// NaN.
 func argmax(row []float32) (int32, float32) {
 	best, top := int32(-1), negInf
 	for i, x := range row {

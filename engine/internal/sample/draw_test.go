@@ -78,7 +78,8 @@ func TestExpNeg(t *testing.T) {
 	require.Zero(t, expNeg(nan()))
 }
 
-// TestDistribution draws 50,000 tokens from a vocabulary of 32 and compares with theory: chi squared at α = 1e-6.
+// TestDistribution draws 50,000 tokens from a vocabulary of 32 and compares with theory: chi
+// squared at α = 1e-6.
 func TestDistribution(t *testing.T) {
 	const draws, vocab = 50_000, 32
 	row := normal(vocab, 3, 1.5)
@@ -126,7 +127,8 @@ func TestDistribution(t *testing.T) {
 					df++
 					chi2 += (count[i] - w*draws) * (count[i] - w*draws) / (w * draws)
 				}
-				// Wilson and Hilferty's approximation of the quantile; 4.753 is the normal one at 1 - 1e-6.
+				// Wilson and Hilferty's approximation of the quantile; 4.753 is the normal one at 1
+				// - 1e-6.
 				bound := df * math.Pow(1-2/(9*df)+4.753*math.Sqrt(2/(9*df)), 3)
 				require.Less(t, chi2, bound, "χ² with %v degrees of freedom", df)
 			})
@@ -208,8 +210,8 @@ func theory(row []float32, p Params) []float64 {
 	return soft()
 }
 
-// TestPropertySupport: a drawn token is in the support that the sorted definition gives, the rest of the row is untouched by greedy, and two
-// samplers with different histories agree.
+// TestPropertySupport: a drawn token is in the support that the sorted definition gives, the rest
+// of the row is untouched by greedy, and two samplers with different histories agree.
 func TestPropertySupport(t *testing.T) {
 	var used Sampler
 	rapid.Check(t, func(t *rapid.T) {
@@ -262,7 +264,8 @@ func TestSelectionAgreesWithSorting(t *testing.T) {
 	}
 }
 
-// TestNucleusShortCut: leaving the tail out early keeps the same tokens, ties and extremes included.
+// TestNucleusShortCut: leaving the tail out early keeps the same tokens, ties and extremes
+// included.
 func TestNucleusShortCut(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	for i := range 2000 {

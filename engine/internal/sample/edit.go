@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// The processors of this file edit single logits of a row; -Inf masks a token. Token ids outside the row are ignored: a wrong id must never
-// touch another row. Those that mask return how many tokens they masked that were possible before.
+// The processors of this file edit single logits of a row; -Inf masks a token. Token ids outside
+// the row are ignored: a wrong id must never touch another row. Those that mask return how many
+// tokens they masked that were possible before.
 
 var negInf = float32(math.Inf(-1))
 
@@ -76,7 +77,8 @@ func banIDs(row []float32, ids []int32) (masked int) {
 	return masked
 }
 
-// banNGrams rules out every token that would make the last n tokens repeat n tokens of the prompt and output.
+// banNGrams rules out every token that would make the last n tokens repeat n tokens of the prompt
+// and output.
 func banNGrams(row []float32, s *State, n int) (masked int) {
 	s.followers(n, func(id int32) { masked += mask(row, id) })
 	return masked
@@ -91,8 +93,9 @@ func addBias(row []float32, bias map[int32]float32) {
 	}
 }
 
-// penalize makes tokens of the text so far less likely (or more, with the opposite sign): repetition divides positive logits and multiplies
-// negative ones, for prompt and output (CTRL, arXiv:1909.05858, section 4.1); frequency is subtracted for every time that the token came in the
+// penalize makes tokens of the text so far less likely (or more, with the opposite sign):
+// repetition divides positive logits and multiplies negative ones, for prompt and output (CTRL,
+// arXiv:1909.05858, section 4.1); frequency is subtracted for every time that the token came in the
 // output, presence once.
 func penalize(row []float32, tokens []tokenCount, repetition, frequency, presence float32) {
 	for _, t := range tokens {

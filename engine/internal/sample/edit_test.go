@@ -9,8 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestIDsOutsideTheRow: ids at and beyond the vocabulary, negative and huge ones touch nothing (GHSA-wr27-mx79-rg6c and its kin wrote into the
-// next request's row). The row is the middle of a larger array.
+// TestIDsOutsideTheRow: ids at and beyond the vocabulary, negative and huge ones touch nothing
+// (GHSA-wr27-mx79-rg6c and its kin wrote into the next request's row). The row is the middle of a
+// larger array.
 func TestIDsOutsideTheRow(t *testing.T) {
 	outside := []int32{-1, math.MinInt32, 100, 101, 10_000_000, math.MaxInt32}
 	p := Params{

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestHuggingFaceChains applies each chain of testdata/samplers.json, in its own order, and compares the processed logits with what
-// transformers' LogitsProcessors gave (float32, CPU).
+// TestHuggingFaceChains applies each chain of testdata/samplers.json, in its own order, and
+// compares the processed logits with what transformers' LogitsProcessors gave (float32, CPU).
 func TestHuggingFaceChains(t *testing.T) {
 	f := readSafetensors(t, "testdata/samplers.safetensors")
 	var golden struct {

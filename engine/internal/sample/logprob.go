@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// Logprobs gives the log-probabilities, over a whole row of raw logits, of one token and of the k most likely ones: best first, the token last
-// when it is not among them (with its rank). Of equal logits the lowest id ranks first. k is at most the row's length; a target outside the row
-// is left out. NaN counts as -Inf.
+// Logprobs gives the log-probabilities, over a whole row of raw logits, of one token and of the k
+// most likely ones: best first, the token last when it is not among them (with its rank). Of equal
+// logits the lowest id ranks first. k is at most the row's length; a target outside the row is left
+// out. NaN counts as -Inf.
 func (s *Sampler) Logprobs(row []float32, target int32, k int) []Logprob {
 	norm := logSumExp(row)
 	s.ids = mostLikely(s.ids[:0], row, min(k, len(row)), &s.support)
@@ -24,7 +25,8 @@ func (s *Sampler) Logprobs(row []float32, target int32, k int) []Logprob {
 	return out
 }
 
-// logSumExp is ln Σ exp(x), the terms added in float64; -Inf for a row without a number, +Inf for one with a +Inf.
+// logSumExp is ln Σ exp(x), the terms added in float64; -Inf for a row without a number, +Inf for
+// one with a +Inf.
 func logSumExp(row []float32) float64 {
 	_, top := argmax(row)
 	if math.IsInf(float64(top), 0) {

@@ -1,9 +1,11 @@
-// Package sample turns a row of logits into a token, the way vLLM's sampler does: the processors in vLLM's order, then a draw that depends
-// only on the request's seed and the token's position, never on the batch.
+// Package sample turns a row of logits into a token, the way vLLM's sampler does: the processors in
+// vLLM's order, then a draw that depends only on the request's seed and the token's position, never
+// on the batch.
 package sample
 
-// Params are a request's sampling parameters, resolved: validated, every default filled in, words turned into token ids. TopP, TypicalP and
-// RepetitionPenalty are off at 0 too, so that the zero value is greedy.
+// Params are a request's sampling parameters, resolved: validated, every default filled in, words
+// turned into token ids. TopP, TypicalP and RepetitionPenalty are off at 0 too, so that the zero
+// value is greedy.
 type Params struct {
 	Temperature       float64 // 0 is greedy
 	TopK              int     // 0 is off

@@ -10,10 +10,12 @@ import (
 // ErrNoToken is wrapped by the error of a row in which no token is left to draw.
 var ErrNoToken = errors.New("sample: no token is left to draw")
 
-// heapLimit is the largest k for which a heap finds the k-th largest of a row; above, a selection does.
+// heapLimit is the largest k for which a heap finds the k-th largest of a row; above, a selection
+// does.
 const heapLimit = 256
 
-// Sampler draws tokens from rows of logits. It holds nothing but scratch space; use one per goroutine.
+// Sampler draws tokens from rows of logits. It holds nothing but scratch space; use one per
+// goroutine.
 type Sampler struct {
 	support support
 	ids     []int32
@@ -28,11 +30,14 @@ type masked struct {
 	n  int
 }
 
-// Draw picks the next token of a sequence from its row of logits, which it overwrites, and gives the log-probabilities that the parameters ask
-// for: over the whole vocabulary, before any parameter. The order is vLLM's: log-probabilities, allowed ids, bad words, min tokens, logit bias,
-// penalties, n-grams; then greedy, or temperature, min-p, typical-p, epsilon, top-k, top-p and the draw.
+// Draw picks the next token of a sequence from its row of logits, which it overwrites, and gives
+// the log-probabilities that the parameters ask for: over the whole vocabulary, before any
+// parameter. The order is vLLM's: log-probabilities, allowed ids, bad words, min tokens, logit
+// bias, penalties, n-grams; then greedy, or temperature, min-p, typical-p, epsilon, top-k, top-p
+// and the draw.
 //
-// NaN logits are never drawn. A row in which nothing is left gives an error that says what masked it (ErrNoToken).
+// NaN logits are never drawn. A row in which nothing is left gives an error that says what masked
+// it (ErrNoToken).
 func (s *Sampler) Draw(st *State, row []float32) (int32, []Logprob, error) {
 	p := &st.Params
 	raw := row
@@ -99,7 +104,8 @@ func (s *Sampler) edit(st *State, row []float32) {
 	}
 }
 
-// race draws by chance. What top-k and min-p keep does not depend on their order, so a small top-k goes first and leaves little for the rest.
+// race draws by chance. What top-k and min-p keep does not depend on their order, so a small top-k
+// goes first and leaves little for the rest.
 func (s *Sampler) race(p *Params, row []float32, top int32, n noise) int32 {
 	var (
 		t, u    = float32(p.Temperature), &s.support

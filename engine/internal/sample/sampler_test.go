@@ -31,7 +31,8 @@ func draw(t *testing.T, p Params, row []float32) int32 {
 	return id
 }
 
-// TestGreedyTopK1 pins that top_k 1 is argmax at any temperature, ties included (the lowest id), over 32 seeds.
+// TestGreedyTopK1 pins that top_k 1 is argmax at any temperature, ties included (the lowest id),
+// over 32 seeds.
 func TestGreedyTopK1(t *testing.T) {
 	tied := normal(1000, 1, 1)
 	tied[17], tied[400], tied[999] = 9, 9, 9
@@ -43,7 +44,8 @@ func TestGreedyTopK1(t *testing.T) {
 	require.EqualValues(t, 17, draw(t, Params{}, tied))
 }
 
-// TestPoisonedRows: whatever the logits, the token is in range, or the error says that none is left.
+// TestPoisonedRows: whatever the logits, the token is in range, or the error says that none is
+// left.
 func TestPoisonedRows(t *testing.T) {
 	n := 100
 	fill := func(x float32) []float32 { return slices.Repeat([]float32{x}, n) }
@@ -99,7 +101,8 @@ func TestPoisonedRows(t *testing.T) {
 	}
 }
 
-// TestLogprobsAreRaw: over the whole vocabulary, before any parameter; best first, ranks of ties by id.
+// TestLogprobsAreRaw: over the whole vocabulary, before any parameter; best first, ranks of ties by
+// id.
 func TestLogprobsAreRaw(t *testing.T) {
 	row := normal(300, 9, 4)
 	row[8] = row[20]

@@ -1,8 +1,9 @@
 package sample
 
-// State is one sequence's sampler: its parameters, its prompt and what it has put out so far. The engine appends to Output; what penalties and
-// n-grams need to know about the tokens is kept up to date from there at each draw, one map access a token. An engine that takes tokens back
-// makes a new State. A State belongs to one goroutine at a time.
+// State is one sequence's sampler: its parameters, its prompt and what it has put out so far. The
+// engine appends to Output; what penalties and n-grams need to know about the tokens is kept up to
+// date from there at each draw, one map access a token. An engine that takes tokens back makes a
+// new State. A State belongs to one goroutine at a time.
 type State struct {
 	Params Params
 	Prompt []int32
@@ -48,7 +49,8 @@ func (s *State) count() []tokenCount {
 	return s.tokens
 }
 
-// ngramIndex finds earlier places of a sequence's last n-1 tokens: chains of positions with the same hash.
+// ngramIndex finds earlier places of a sequence's last n-1 tokens: chains of positions with the
+// same hash.
 type ngramIndex struct {
 	heads map[uint64]int32 // hash of n-1 tokens -> the last position that follows them
 	prev  []int32          // for each position, the one before it in its chain, or -1

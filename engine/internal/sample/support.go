@@ -2,7 +2,8 @@ package sample
 
 import "math"
 
-// support is the tokens that can still be drawn, with their logits: the processors of this file thin it out. Its order means nothing.
+// support is the tokens that can still be drawn, with their logits: the processors of this file
+// thin it out. Its order means nothing.
 type support struct {
 	items []item
 	total float64   // the mass of all tokens, when gatherNucleus left some out; else 0
@@ -17,8 +18,8 @@ type item struct {
 	mass float32 // not normalized
 }
 
-// gather fills the support with the tokens of a row whose logit, divided by the temperature, is at least floor. NaN is never drawn; +Inf
-// leaves nothing but the tokens that have it.
+// gather fills the support with the tokens of a row whose logit, divided by the temperature, is at
+// least floor. NaN is never drawn; +Inf leaves nothing but the tokens that have it.
 func (s *support) gather(row []float32, temperature, floor float32) {
 	s.items, s.total = s.items[:0], 0
 	for i, x := range row {
@@ -34,8 +35,9 @@ func (s *support) gather(row []float32, temperature, floor float32) {
 	}
 }
 
-// gatherNucleus gathers for topP without the tail that cannot be kept: all tokens with less than (1-p)/len(row) of the probability have less than
-// 1-p together. Of a large vocabulary few are left.
+// gatherNucleus gathers for topP without the tail that cannot be kept: all tokens with less than
+// (1-p)/len(row) of the probability have less than 1-p together. Of a large vocabulary few are
+// left.
 func (s *support) gatherNucleus(row []float32, temperature float32, top float32, p float64) {
 	z, total := top/temperature, 0.0
 	for _, x := range row {
@@ -89,7 +91,8 @@ func (s *support) topK(k int) {
 	s.keep(func(t item) bool { return t.z >= last.z })
 }
 
-// kthLargest is the k-th largest logit of a row, -Inf when there are fewer: one pass with a heap, for a k much smaller than the row.
+// kthLargest is the k-th largest logit of a row, -Inf when there are fewer: one pass with a heap,
+// for a k much smaller than the row.
 func (s *support) kthLargest(row []float32, k int) float32 {
 	h := s.heap[:0]
 	for _, x := range row {
@@ -130,8 +133,8 @@ func sink(h []float32) {
 	}
 }
 
-// topP keeps the fewest most likely tokens that together have the probability p (nucleus sampling, arXiv:1904.09751); of equal tokens on the
-// border those with the lowest ids.
+// topP keeps the fewest most likely tokens that together have the probability p (nucleus sampling,
+// arXiv:1904.09751); of equal tokens on the border those with the lowest ids.
 func (s *support) topP(p float64) {
 	if len(s.items) < 2 || p >= 1 {
 		return
@@ -150,14 +153,15 @@ func (s *support) minP(p float64) {
 	s.keep(func(t item) bool { return t.z == top || float64(expNeg(t.z-top)) >= p })
 }
 
-// epsilon keeps the tokens with at least the probability e, and the most likely ones (arXiv:2210.15191).
+// epsilon keeps the tokens with at least the probability e, and the most likely ones
+// (arXiv:2210.15191).
 func (s *support) epsilon(e float64) {
 	sum, top := s.weigh(), s.top()
 	s.keep(func(t item) bool { return t.z == top || float64(t.mass)/sum >= e })
 }
 
-// typicalP keeps the tokens whose surprise is closest to the entropy, until they have the probability p together (arXiv:2202.00666); all of
-// those that are equally close on the border.
+// typicalP keeps the tokens whose surprise is closest to the entropy, until they have the
+// probability p together (arXiv:2202.00666); all of those that are equally close on the border.
 func (s *support) typicalP(p float64) {
 	if len(s.items) < 2 || p >= 1 {
 		return
@@ -177,8 +181,9 @@ func (s *support) typicalP(p float64) {
 // before is the selection order.
 func (t item) before(u item) bool { return t.key < u.key || t.key == u.key && t.id < u.id }
 
-// crossing is the first item, in selection order, at which the mass of the items up to and with it reaches the target; the last item when
-// none does. A quickselect that adds up masses: no sort, O(n) on average. It reorders the items.
+// crossing is the first item, in selection order, at which the mass of the items up to and with it
+// reaches the target; the last item when none does. A quickselect that adds up masses: no sort,
+// O(n) on average. It reorders the items.
 func crossing(items []item, target float64) item {
 	done, rng := 0.0, uint32(1)
 	for len(items) > 16 {
@@ -207,7 +212,8 @@ func crossing(items []item, target float64) item {
 	return items[len(items)-1]
 }
 
-// partition moves what comes before a pivot to its left and returns the pivot's place and the mass to its left.
+// partition moves what comes before a pivot to its left and returns the pivot's place and the mass
+// to its left.
 func partition(items []item, rng *uint32) (m int, left float64) {
 	*rng = *rng*1664525 + 1013904223
 	p, end := int(*rng>>8)%len(items), len(items)-1

@@ -9,7 +9,8 @@ import (
 	"sync"
 )
 
-// Append encodes the value that v points to. A type that cannot cross (an interface, a channel, a struct with unexported fields) is an error.
+// Append encodes the value that v points to. A type that cannot cross (an interface, a channel, a
+// struct with unexported fields) is an error.
 func Append(b []byte, v any) ([]byte, error) {
 	return appendValue(b, reflect.ValueOf(v).Elem())
 }
@@ -67,7 +68,8 @@ func appendValue(b []byte, v reflect.Value) (_ []byte, err error) {
 	return nil, fmt.Errorf("wire: a %s cannot be sent", v.Type())
 }
 
-// open are the struct types that have been found to have no unexported field: asking costs more than encoding.
+// open are the struct types that have been found to have no unexported field: asking costs more
+// than encoding.
 var open sync.Map
 
 func exported(t reflect.Type) error {
@@ -228,7 +230,8 @@ func (d *decoder) mapping(v reflect.Value) error {
 	return nil
 }
 
-// length of a slice or map; -1 is nil. Every element takes a byte at least, so no damage asks for more memory than came.
+// length of a slice or map; -1 is nil. Every element takes a byte at least, so no damage asks for
+// more memory than came.
 func (d *decoder) length() (int, error) {
 	n, err := d.uvarint(uint64(len(d.b)))
 	return int(n) - 1, err

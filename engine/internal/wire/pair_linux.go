@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pair makes two connected sockets that have no name, so no other process can reach them and nothing is left of them: one for this process, and
-// a file for a child to inherit, which the caller closes once the child has started.
+// Pair makes two connected sockets that have no name, so no other process can reach them and
+// nothing is left of them: one for this process, and a file for a child to inherit, which the
+// caller closes once the child has started.
 func Pair() (here *Conn, child *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -23,7 +24,8 @@ func Pair() (here *Conn, child *os.File, err error) {
 	return here, child, nil
 }
 
-// FromFile makes a Conn of a socket; the file can be closed then. Processes that this one starts do not inherit the socket.
+// FromFile makes a Conn of a socket; the file can be closed then. Processes that this one starts do
+// not inherit the socket.
 func FromFile(f *os.File) (*Conn, error) {
 	c, err := net.FileConn(f)
 	if err != nil {

@@ -1,8 +1,10 @@
 // Package wire carries Go values between two processes that run the same binary.
 //
-// A frame is a length (4 bytes, big endian, of what follows), a version (1 byte) and a value. Both ends have the same types, so values need no
-// description: fields in order, numbers as varints. They come out as they went in: a nil slice is nil and an empty one empty, a pointer to zero
-// is one, NaN is NaN. (encoding/gob and encoding/json each lose some of these, and a request means something else without them.)
+// A frame is a length (4 bytes, big endian, of what follows), a version (1 byte) and a value. Both
+// ends have the same types, so values need no description: fields in order, numbers as varints.
+// They come out as they went in: a nil slice is nil and an empty one empty, a pointer to zero is
+// one, NaN is NaN. (encoding/gob and encoding/json each lose some of these, and a request means
+// something else without them.)
 //
 // What it prints when it fails:
 //
@@ -27,7 +29,8 @@ const (
 	keep    = 1 << 20 // a larger buffer is not kept for the next message
 )
 
-// TooBigError is a message that no frame can hold. Nothing of it was sent, and the connection is as good as before.
+// TooBigError is a message that no frame can hold. Nothing of it was sent, and the connection is as
+// good as before.
 type TooBigError struct{ Size, Limit int }
 
 func (e *TooBigError) Error() string {
@@ -53,7 +56,8 @@ func New(rw io.ReadWriteCloser) *Conn {
 // Close closes the stream.
 func (c *Conn) Close() error { return c.rw.Close() }
 
-// Send writes the value that v points to, in one write. An error of the codec or a [*TooBigError] leaves the connection usable.
+// Send writes the value that v points to, in one write. An error of the codec or a [*TooBigError]
+// leaves the connection usable.
 func (c *Conn) Send(v any) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +80,8 @@ func (c *Conn) Send(v any) error {
 	return err
 }
 
-// Recv reads the next value into the one that v points to. [io.EOF] says that the other side has closed.
+// Recv reads the next value into the one that v points to. [io.EOF] says that the other side has
+// closed.
 func (c *Conn) Recv(v any) error {
 	var head [header]byte
 	if _, err := io.ReadFull(c.r, head[:]); err != nil {

@@ -156,7 +156,8 @@ func TestConn(t *testing.T) {
 	}
 }
 
-// BenchmarkStep is a message like that of one step of 32 streamed sequences, there and back in memory.
+// BenchmarkStep is a message like that of one step of 32 streamed sequences, there and back in
+// memory.
 func BenchmarkStep(b *testing.B) {
 	type delta struct {
 		Index    int

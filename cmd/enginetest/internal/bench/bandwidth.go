@@ -73,7 +73,8 @@ func sum(part []uint64) uint64 {
 	return a | b | c | d
 }
 
-// StepBytes is what one decoding step reads of a checkpoint: every tensor, but only a row of an embedding that is not the output layer too.
+// StepBytes is what one decoding step reads of a checkpoint: every tensor, but only a row of an
+// embedding that is not the output layer too.
 func StepBytes(dir string) (n int64, err error) {
 	c, err := checkpoint.Open(dir)
 	if err != nil {

@@ -1,7 +1,8 @@
-// Package bench measures the bundled engine end to end: opening, prefill, decoding, and the cost of a whole life, each beside its floor.
+// Package bench measures the bundled engine end to end: opening, prefill, decoding, and the cost of
+// a whole life, each beside its floor.
 //
-// Absolute times say little on a shared machine: a result is the median of several runs, with the extremes beside it, and the floor is measured
-// in the same run.
+// Absolute times say little on a shared machine: a result is the median of several runs, with the
+// extremes beside it, and the floor is measured in the same run.
 package bench
 
 import (
@@ -24,8 +25,8 @@ type Options struct {
 	Cycles  int   // lives of an engine
 }
 
-// Run measures. say tells what is being measured now. An error comes with what has been measured so far; a *[leakcheck.Error] says that lives
-// leave something behind.
+// Run measures. say tells what is being measured now. An error comes with what has been measured so
+// far; a *[leakcheck.Error] says that lives leave something behind.
 func Run(ctx context.Context, o Options, say func(string)) (Report, error) {
 	o.Config.DisablePrefixCache = true // every prompt is computed
 	r := Report{Model: o.Config.Model}

@@ -9,8 +9,8 @@ import (
 	"github.com/enginetest/enginetest/engine"
 )
 
-// speed measures a batch of prompts with one token each, and then decoding: outputs of prompts of one token, so that every step is one of
-// decoding and nothing has to be subtracted.
+// speed measures a batch of prompts with one token each, and then decoding: outputs of prompts of
+// one token, so that every step is one of decoding and nothing has to be subtracted.
 func (o Options) speed(ctx context.Context, e *engine.Engine, batch int, memory *Bandwidth, stepBytes int64) ([]Result, error) {
 	if _, err := e.Generate(ctx, o.requests(batch, o.Prompt, 2, 0)...); err != nil { // pages are touched, caches warm
 		return nil, err
@@ -39,7 +39,8 @@ func (o Options) speed(ctx context.Context, e *engine.Engine, batch int, memory 
 	return []Result{p, d}, nil
 }
 
-// cacheBytes is more than a share of a last-level cache that one can count on: weights below it need not come from memory.
+// cacheBytes is more than a share of a last-level cache that one can count on: weights below it
+// need not come from memory.
 const cacheBytes = 64 << 20
 
 // requests are n prompts of random token ids: reproducible, and different in every run.

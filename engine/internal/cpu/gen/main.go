@@ -1,7 +1,9 @@
-// Command gen writes the assembly kernels of package cpu, with avo. Run it by "go generate" in that package.
+// Command gen writes the assembly kernels of package cpu, with avo. Run it by "go generate" in that
+// package.
 //
-// Two rules hold for every function here: VZEROUPPER comes before RET (Go's own float code is legacy SSE), and in the AVX-512 functions no
-// instruction is used that has only a VEX form, since avo may give it a register above 15.
+// Two rules hold for every function here: VZEROUPPER comes before RET (Go's own float code is
+// legacy SSE), and in the AVX-512 functions no instruction is used that has only a VEX form, since
+// avo may give it a register above 15.
 package main
 
 import (

@@ -8,14 +8,15 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// tile writes c[i][j] = Σ a[i][t]·w[j][t] for m rows of a and n·groups rows of w. One accumulator an output, t in steps of a vector: the order
-// is the same in every tile.
+// tile writes c[i][j] = Σ a[i][t]·w[j][t] for m rows of a and n·groups rows of w. One accumulator
+// an output, t in steps of a vector: the order is the same in every tile.
 //
-// Group g of w is the rows g, g+groups, g+2·groups, …: reading them takes n long streams through memory, which the processor prefetches;
-// neighbouring rows would be short ones that end in each other.
+// Group g of w is the rows g, g+groups, g+2·groups, …: reading them takes n long streams through
+// memory, which the processor prefetches; neighbouring rows would be short ones that end in each
+// other.
 //
-// The end of a row is masked in AVX-512. In AVX2 it is read again as the last full vector, with what has been added already set to zero,
-// so k is at least 8 there.
+// The end of a row is masked in AVX-512. In AVX2 it is read again as the last full vector, with
+// what has been added already set to zero, so k is at least 8 there.
 func tile(s *isa, t string, m, n int) {
 	name := fmt.Sprintf("tile%dx%d%s%s", m, n, t, s.name)
 	TEXT(name, NOSPLIT, "func(c *float32, ldc uintptr, a *float32, lda uintptr, w *byte, ldw uintptr, k, groups uintptr)")
@@ -130,7 +131,8 @@ func tile(s *isa, t string, m, n int) {
 
 var masks Mem
 
-// lastMask moves the pointers back to the last eight elements, and gives the mask of the last k lanes of them.
+// lastMask moves the pointers back to the last eight elements, and gives the mask of the last k
+// lanes of them.
 func lastMask(s *isa, t string, a, w, k reg.Register, f func(mask Mem)) {
 	if masks.Symbol.Name == "" {
 		masks = GLOBL("lastLanes", RODATA|NOPTR)
@@ -182,8 +184,8 @@ func store(v reg.VecVirtual, m Mem, mask reg.Register) {
 
 var loops int
 
-// loop runs body over n elements, unroll vectors at a time, then one at a time, then (AVX-512) the masked rest. In AVX2 what does not fill a
-// vector is left out: the caller sees to it.
+// loop runs body over n elements, unroll vectors at a time, then one at a time, then (AVX-512) the
+// masked rest. In AVX2 what does not fill a vector is left out: the caller sees to it.
 func (s *isa) loop(n reg.GPVirtual, unroll int, body func(i int, mask reg.Register), advance func(vectors int)) {
 	loops++
 	label := func(l string) string { return fmt.Sprintf("%s%d", l, loops) }

@@ -9,7 +9,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// weighted writes acc[r][d] += Σ p[r][t]·v[t][d] for some rows, t in order. What does not fill a vector is left out in AVX2.
+// weighted writes acc[r][d] += Σ p[r][t]·v[t][d] for some rows, t in order. What does not fill a
+// vector is left out in AVX2.
 func weighted(s *isa, rows int) {
 	name := fmt.Sprintf("weighted%d%s", rows, s.name)
 	TEXT(name, NOSPLIT, "func(acc *float32, d uintptr, p *float32, ldp, n uintptr, v *float32)")
@@ -247,7 +248,8 @@ func (e *exp) get(name string) reg.VecVirtual {
 	return e.s.broadcast(constant(name))
 }
 
-// of replaces x by exp(x), x clamped to [lo, hi]: exp(x) = 2^n · exp(r), n = round(x / ln 2), r = x - n·ln 2 with ln 2 in two parts.
+// of replaces x by exp(x), x clamped to [lo, hi]: exp(x) = 2^n · exp(r), n = round(x / ln 2), r = x
+// - n·ln 2 with ln 2 in two parts.
 func (e *exp) of(x reg.VecVirtual) reg.VecVirtual {
 	s := e.s
 	VMAXPS(x, e.get("lo"), x) // a NaN comes out of these when it is the first operand

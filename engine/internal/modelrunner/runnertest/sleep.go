@@ -1,4 +1,5 @@
-// Package runnertest has what every model runner must do that sleeps and copies KV blocks, whatever its device: tables of tests that each of them runs.
+// Package runnertest has what every model runner must do that sleeps and copies KV blocks, whatever
+// its device: tables of tests that each of them runs.
 package runnertest
 
 import (
@@ -35,7 +36,8 @@ type Device struct {
 	Dir     string   // of testdata/tiny-llama and the other checkpoints
 	Owners  []string // of what a wake allocates; the weights are the first
 
-	// Open gives a runner without a KV cache, with MaxNumBatchedTokens 64, and what it enters its memory in; the test's end closes it.
+	// Open gives a runner without a KV cache, with MaxNumBatchedTokens 64, and what it enters its
+	// memory in; the test's end closes it.
 	Open func(t *testing.T, dir string, hooks modelrunner.Hooks) (Runner, *ledger.Ledger)
 	// Kept is what a sleep that keeps the weights has on the host, of what the runner held.
 	Kept func(held []ledger.Holding) int64
@@ -176,7 +178,8 @@ func (d Device) deeper(t *testing.T) {
 	require.Equal(t, want, answer(t, r))
 }
 
-// A wake that fails, at every allocation and at the load hook, by error and by panic, has taken nothing; the next one works.
+// A wake that fails, at every allocation and at the load hook, by error and by panic, has taken
+// nothing; the next one works.
 func (d Device) wakeFails(t *testing.T) {
 	boom := errors.New("boom")
 	for _, keep := range []bool{true, false} {
@@ -315,7 +318,8 @@ func (d Device) checkpointChanges(t *testing.T) {
 	}
 }
 
-// CopyKV tests modelrunner.KVCopier: the block that a prompt filled goes elsewhere, and a sequence that finds it there goes on as if it had computed it.
+// CopyKV tests modelrunner.KVCopier: the block that a prompt filled goes elsewhere, and a sequence
+// that finds it there goes on as if it had computed it.
 func CopyKV(t *testing.T, d Device) {
 	r, _ := d.open(t, d.tiny(), modelrunner.Hooks{})
 	want := answer(t, r)

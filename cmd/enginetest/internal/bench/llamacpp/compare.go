@@ -111,7 +111,8 @@ func (m *match) write(p pair, say func(string)) error {
 	return cold(filepath.Join(m.models["ours "+p.ours], "model.safetensors"))
 }
 
-// round lets both sides run once with each pair of types. Who goes first changes from round to round.
+// round lets both sides run once with each pair of types. Who goes first changes from round to
+// round.
 func (m *match) round(ctx context.Context, round, threads int) error {
 	memory := m.memory[threads]
 	for _, p := range m.types {
@@ -153,7 +154,8 @@ func (m *match) ours(ctx context.Context, p pair, threads int) error {
 	return errors.Join(err1, err2, e.Shutdown(ctx))
 }
 
-// generate gives the rate of some of the tokens of a request, after a warm-up as long as llama-bench's: the same prompt, or a token.
+// generate gives the rate of some of the tokens of a request, after a warm-up as long as
+// llama-bench's: the same prompt, or a token.
 func generate(ctx context.Context, e *engine.Engine, prompt, output, count int) (float64, error) {
 	req := engine.Request{PromptTokenIDs: make([]int32, prompt), Sampling: engine.SamplingParams{MaxTokens: output, IgnoreEOS: true}}
 	for i := range req.PromptTokenIDs {

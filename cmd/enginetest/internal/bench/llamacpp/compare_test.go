@@ -19,7 +19,8 @@ import (
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
-// fakeBench is a llama-bench that gives numbers; it fails unless it is asked for a GGUF file that is there.
+// fakeBench is a llama-bench that gives numbers; it fails unless it is asked for a GGUF file that
+// is there.
 func fakeBench(t *testing.T, script string) string {
 	t.Helper()
 	if runtime.GOOS == "windows" {
@@ -88,7 +89,8 @@ func TestLlamaBenchThatFails(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// The file is read back with a reader of its own: every key and every tensor is where the header says.
+// The file is read back with a reader of its own: every key and every tensor is where the header
+// says.
 func TestGGUF(t *testing.T) {
 	for _, dtype := range []string{fixtures.F32, fixtures.F16, fixtures.BF16} {
 		c, err := checkpoint.Open(fixtures.Checkpoint(t, fixtures.Spec{DType: dtype}))

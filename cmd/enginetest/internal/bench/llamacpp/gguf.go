@@ -12,8 +12,9 @@ import (
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
-// GGUF (github.com/ggml-org/ggml/blob/master/docs/gguf.md): a header of keys and of tensor descriptions, then the tensors, each at a multiple of
-// 32 bytes. Numbers are little-endian, strings have a 64-bit length before them.
+// GGUF (github.com/ggml-org/ggml/blob/master/docs/gguf.md): a header of keys and of tensor
+// descriptions, then the tensors, each at a multiple of 32 bytes. Numbers are little-endian,
+// strings have a 64-bit length before them.
 
 // The types of a key's value.
 const (
@@ -29,8 +30,9 @@ const ggufAlignment = 32
 // ggmlTypes are the numbers of the weight types.
 var ggmlTypes = map[checkpoint.DType]uint32{checkpoint.F32: 0, checkpoint.F16: 1, checkpoint.BF16: 30}
 
-// writeGGUF writes a Llama checkpoint's numbers as a GGUF file. Norms become F32, as llama.cpp wants them. Rows of q and k stay in Hugging
-// Face's order, which llama.cpp would take for another rotation: the file is for measuring speed, not for reading its text.
+// writeGGUF writes a Llama checkpoint's numbers as a GGUF file. Norms become F32, as llama.cpp
+// wants them. Rows of q and k stay in Hugging Face's order, which llama.cpp would take for another
+// rotation: the file is for measuring speed, not for reading its text.
 func writeGGUF(path string, c *checkpoint.Checkpoint) (err error) {
 	if a := c.Config.Architecture; a != "LlamaForCausalLM" {
 		return fmt.Errorf("gguf: %s: only LlamaForCausalLM can be written", a)

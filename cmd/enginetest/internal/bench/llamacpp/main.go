@@ -1,11 +1,12 @@
-// Llamacpp measures the bundled engine beside llama.cpp's llama-bench on the same random weights: decoding from an empty context, and a prompt of 128
-// tokens. The two take turns, round after round, so that whatever else the machine does hits both; the table has medians, bests and ratios of
-// both, and the floor of decoding, from the memory bandwidth of the same minutes.
+// Llamacpp measures the bundled engine beside llama.cpp's llama-bench on the same random weights:
+// decoding from an empty context, and a prompt of 128 tokens. The two take turns, round after
+// round, so that whatever else the machine does hits both; the table has medians, bests and ratios
+// of both, and the floor of decoding, from the memory bandwidth of the same minutes.
 //
 //	go run ./cmd/enginetest/internal/bench/llamacpp -llama-bench /path/to/llama-bench
 //
-// Our side is the whole engine: Generate with a prompt of token ids, greedy, logits and sampling included. llama-bench computes logits and draws
-// nothing.
+// Our side is the whole engine: Generate with a prompt of token ids, greedy, logits and sampling
+// included. llama-bench computes logits and draws nothing.
 package main
 
 import (

@@ -47,8 +47,8 @@ func (r *report) row(what string, p pair, threads int) *row {
 	return w
 }
 
-// String is a Markdown table: medians with the best in brackets, the ratio of each, and the floor with the share of it that our median and
-// best reach.
+// String is a Markdown table: medians with the best in brackets, the ratio of each, and the floor
+// with the share of it that our median and best reach.
 func (r *report) String() string {
 	slices.SortStableFunc(r.Rows, func(a, b *row) int {
 		return 100*strings.Compare(a.What, b.What) - 10*strings.Compare(a.Types, b.Types) + a.Threads - b.Threads
