@@ -1,0 +1,162 @@
+package report
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/enginetest/enginetest/verdict"
+)
+
+// A finding is what classify concluded about one failure.
+type finding struct {
+	class    verdict.Class
+	evidence string
+	message  string
+}
+
+// classify finds the class of a failure from its output. What the toolkit recorded comes first; the text decides for everything
+// else, and when nothing speaks for another class the expectation of the test was not met.
+func classify(output string, recorded []verdict.Verdict) finding {
+	lower := strings.ToLower(output)
+	cause := causeOf(output)
+	if class := verdict.Worst(recorded...); class != "" && (!class.Retryable() || !excuses(output, lower, cause)) {
+		for _, v := range recorded {
+			if v.Class == class {
+				return finding{class, "recorded by " + orElse(v.Source, "the test"), orElse(v.Message, cause.message)}
+			}
+		}
+	}
+	if f, ok := crash(output); ok {
+		return f
+	}
+	if f, ok := deviceHeld(output); ok {
+		return f
+	}
+	for _, r := range anywhere {
+		if line, ok := r.match(output, lower); ok {
+			return finding{r.class, r.name, orElse(cause.message, line)}
+		}
+	}
+	text := strings.ToLower(cause.text)
+	for _, r := range decisive {
+		if _, ok := r.match(cause.text, text); ok && (!cause.comparison || r.class == verdict.ClassEngine) {
+			return finding{r.class, r.name, cause.message}
+		}
+	}
+	return finding{verdict.ClassTest, "no evidence for another class", cause.message}
+}
+
+// excuses reports whether a recorded failure of the machine stands beside a failure of the product, which then counts.
+func excuses(output, lower string, cause cause) bool {
+	if _, ok := crash(output); ok || cause.comparison {
+		return true
+	}
+	for _, r := range anywhere {
+		if _, ok := r.match(output, lower); ok && r.class != verdict.ClassLeak {
+			return true
+		}
+	}
+	return false
+}
+
+// match returns the line of text in which the rule found something.
+func (r rule) match(text, lower string) (line string, ok bool) {
+	for _, want := range r.any {
+		if i := strings.Index(lower, want); i >= 0 {
+			if len(lower) != len(text) { // a letter whose case changes its length: the place is not known
+				return "", true
+			}
+			from := strings.LastIndexByte(text[:i], '\n') + 1
+			line, _, _ = strings.Cut(text[from:], "\n")
+			return strings.TrimSpace(line), true
+		}
+	}
+	return "", false
+}
+
+var (
+	panicLine = regexp.MustCompile(`(?m)^(?:\s*)(panic: .*|fatal error: .*|SIG[A-Z]+: .*|unexpected fault address .*)$`)
+	standard  = regexp.MustCompile(`(^|/src/)(runtime|testing|internal|sync|reflect)/`)
+	frameLine = regexp.MustCompile(`(?m)^\s+(\S+\.go):\d+(?: \+0x[0-9a-f]+)?\s*$`)
+)
+
+// crash finds a panic, a runtime error, a data race or go test's own timeout.
+func crash(output string) (finding, bool) {
+	if i := strings.Index(output, "panic: test timed out after "); i >= 0 {
+		line, rest, _ := strings.Cut(output[i:], "\n")
+		return finding{verdict.ClassTimeout, "go test -timeout", line + running(rest)}, true
+	}
+	if i := strings.Index(output, "WARNING: DATA RACE"); i >= 0 {
+		class, where := owner(output[i:])
+		return finding{class, "the race detector", "data race" + at(where)}, true
+	}
+	m := panicLine.FindStringIndex(output)
+	if m == nil {
+		return finding{}, false
+	}
+	line := strings.TrimSpace(output[m[0]:m[1]])
+	line = strings.TrimSuffix(strings.TrimSuffix(line, " [recovered]"), " [recovered, repanicked]")
+	if strings.HasPrefix(line, "fatal error: ") && strings.Contains(line, "memory") && !strings.Contains(line, "address") {
+		return finding{verdict.ClassCapacity, "the Go runtime", line}, true
+	}
+	if trace := output[m[1]:]; !strings.Contains(trace, "goroutine ") && !strings.Contains(trace, ".go:") {
+		return finding{}, false // a line that only looks like one
+	}
+	class, where := owner(output[m[1]:])
+	return finding{class, "a crash" + at(where), line}, true
+}
+
+// owner returns the class of a stack trace by its first frame outside of the Go runtime: test code or anything else.
+func owner(trace string) (class verdict.Class, where string) {
+	for _, m := range frameLine.FindAllStringSubmatch(trace, 64) {
+		file := m[1]
+		if standard.MatchString(file) {
+			continue
+		}
+		if strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testify") || strings.Contains(file, "/gomega") {
+			return verdict.ClassTest, file
+		}
+		return verdict.ClassEngine, file
+	}
+	return verdict.ClassTest, ""
+}
+
+func at(where string) string {
+	if where == "" {
+		return ""
+	}
+	return " in " + where[strings.LastIndexByte(where, '/')+1:]
+}
+
+// running returns the tests that a timeout names: "; running: TestA (9m58s)".
+func running(rest string) string {
+	_, list, ok := strings.Cut(rest, "running tests:\n")
+	if !ok {
+		return ""
+	}
+	line, _, _ := strings.Cut(list, "\n")
+	return "; running: " + strings.TrimSpace(line)
+}
+
+// deviceHeld decides a wait for device memory: a leak when this process or one of its family holds it, else another's use of the
+// machine.
+func deviceHeld(output string) (finding, bool) {
+	i := strings.Index(output, "gpuwait: ")
+	if i < 0 || !strings.Contains(output[i:], " still holds ") {
+		return finding{}, false
+	}
+	line, rest, _ := strings.Cut(output[i:], "\n")
+	for _, own := range []string{"this process", "child of this", "orphan"} {
+		if strings.Contains(rest, own) {
+			return finding{verdict.ClassLeak, "device memory held by " + own, line}, true
+		}
+	}
+	return finding{verdict.ClassCapacity, "device memory held by others", line}, true
+}
+
+func orElse(s, other string) string {
+	if s != "" {
+		return s
+	}
+	return other
+}
