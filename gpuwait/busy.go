@@ -38,7 +38,7 @@ func (e *BusyError) Unwrap() []error {
 	return []error{ErrBusy, e.cause}
 }
 
-func (a *attempt) busy(cause error) error {
+func (a *attempt) busy(cause error) *BusyError {
 	e := &BusyError{Wanted: a.n, MinFree: a.o.minFree, Waited: time.Since(a.start), cause: cause}
 	var b strings.Builder
 	fmt.Fprintf(&b, "gpuwait: %s could not lease %d of %d devices", a.o.name, a.n, len(a.candidates))
@@ -68,6 +68,19 @@ func (a *attempt) busy(cause error) error {
 	}
 	e.text = strings.TrimSuffix(b.String(), "\n")
 	return e
+}
+
+// summary is the message without its advice, in one line.
+func (e *BusyError) summary() string {
+	var parts []string
+	for _, c := range e.Devices {
+		reason := c.Reason
+		if c.Lessee != nil {
+			reason = "leased by " + c.Lessee.String()
+		}
+		parts = append(parts, fmt.Sprintf("%s %s", c.Device, reason))
+	}
+	return fmt.Sprintf("%d of %d devices wanted; %s", e.Wanted, len(e.Devices), strings.Join(parts, "; "))
 }
 
 func byPIDs(pids []int) string {

@@ -38,84 +38,16 @@ const (
 	errorGrace   = time.Second            // how long a reading may fail before the wait does; a lost device fails at once
 )
 
-// Defaults of the options.
-const (
-	DefaultTimeout  = 2 * time.Minute
-	DefaultPatience = 30 * time.Second
-)
-
-// Option changes how a wait is done.
-type Option func(*options)
-
-type options struct {
-	names     []string
-	getenv    func(string) (string, bool)
-	timeout   time.Duration
-	patience  time.Duration
-	owners    *Owners
-	reproduce string
-	leaseDir  string
-	grace     time.Duration
-	skip      bool
-	skipBusy  bool
-	minFree   int64
-	name      string
-	src       Source
-}
-
-func newOptions(opts []Option) *options {
-	o := &options{timeout: -1, patience: DefaultPatience, owners: &processOwners}
-	for _, opt := range opts {
-		opt(o)
-	}
-	return o
-}
-
-func (o *options) devices(src Source) ([]Device, error) {
-	all, err := src.Devices()
-	if err != nil {
-		return nil, err
-	}
-	if len(o.names) > 0 {
-		return Select(all, o.names...)
-	}
-	list, err := Visible(all, o.getenv)
-	if err == nil && len(list) == 0 {
-		err = fmt.Errorf("gpuwait: %w: the source lists no device", ErrNoSource)
-	}
-	return list, err
-}
-
-// Devices chooses what to look at, as [Select] does; without it, what the environment makes visible, as [Visible] does.
-func Devices(names ...string) Option { return func(o *options) { o.names = names } }
-
-// Env replaces os.LookupEnv for the visible devices: a child's environment, for one.
-func Env(getenv func(string) (string, bool)) Option { return func(o *options) { o.getenv = getenv } }
-
-// Timeout bounds the wait; the default is DefaultTimeout, and none for Acquire. The context's deadline, and in the wrappers the test's, bound
-// it too.
-func Timeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
-
-// Patience is how long readings may stay identical, with the same live holders, before the wait gives up early; the default is
-// DefaultPatience. A holder that does nothing for so long is not on its way out.
-func Patience(d time.Duration) Option { return func(o *options) { o.patience = d } }
-
-// KeepWaiting turns giving up early off.
-func KeepWaiting() Option { return Patience(0) }
-
-// OwnedBy replaces the process's own list of owners.
-func OwnedBy(w *Owners) Option { return func(o *options) { o.owners = w } }
-
-// Reproduce is the command that failure messages name; ForClear fills it in.
-func Reproduce(command string) Option { return func(o *options) { o.reproduce = command } }
-
 // Clear waits until every selected device meets the condition in the same round of readings. It never reads more often than once a millisecond
 // and sees a clear within 1 % of the time waited (at most 250 ms, and 1 ms in the first tenth of a second). It starts no goroutine.
 //
 // The report is filled in either way. The error is a [*NotClearError] when the time is up, the context is done, or waiting is hopeless (see
 // [Patience]), and wraps [ErrCannotMeasure] when a device cannot be read.
-func Clear(ctx context.Context, src Source, cond Condition, opts ...Option) (Report, error) {
-	o := newOptions(opts)
+func Clear(ctx context.Context, src Source, cond Condition, opts ...ClearOption) (Report, error) {
+	return newOptions(opts, ClearOption.clear).wait(ctx, src, cond)
+}
+
+func (o *options) wait(ctx context.Context, src Source, cond Condition) (Report, error) {
 	r := Report{Started: time.Now(), Reproduce: o.reproduce}
 	if o.timeout < 0 {
 		o.timeout = DefaultTimeout
@@ -136,6 +68,7 @@ func Clear(ctx context.Context, src Source, cond Condition, opts ...Option) (Rep
 		watches = append(watches, w)
 	}
 	end := r.Started.Add(o.timeout)
+	say := o.speaker(r.Started)
 	var cancelled error
 	for {
 		met := true
@@ -158,6 +91,7 @@ func Clear(ctx context.Context, src Source, cond Condition, opts ...Option) (Rep
 		case slices.ContainsFunc(watches, func(w *watch) bool { return w.hopeless(now) }):
 			return o.notClear(r, watches, Held, nil)
 		}
+		say.at(now, func() string { return progressOf(watches) })
 		pause := min(max(pollMin, now.Sub(r.Started)/pollShare), pollMax)
 		timer := time.NewTimer(min(pause, end.Sub(now)))
 		select {
@@ -220,9 +154,16 @@ func (w *watch) sample(now time.Time) error {
 	w.memory = m
 	w.samples++
 	w.history.add(now, m.Used)
-	w.owned = w.o.owners.List(w.device.UUID)
-	if w.target, w.text, w.bounded, err = w.cond.target(w.device, m, w.o.owners.bytes(w.device.UUID)); err != nil {
+	target, by, err := w.cond.target(w.device, m, w.o.owners.bytes(w.device.UUID))
+	if err != nil {
 		return err
+	}
+	w.target, w.bounded = target, by != nil
+	if by != nil {
+		w.text = by.text
+	}
+	if w.owned = nil; by == nil || !by.absolute {
+		w.owned = w.o.owners.List(w.device.UUID)
 	}
 	w.clear = (!w.bounded || m.Used <= w.target) && w.isSettled(now, m.Used)
 	if !w.clear && now.Sub(w.holdersAt) >= holdersEvery {

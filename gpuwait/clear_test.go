@@ -45,7 +45,7 @@ func TestClear(t *testing.T) {
 		name  string // the reason
 		steps []gpuwaittest.Step
 		cond  gpuwait.Condition
-		opts  []gpuwait.Option
+		opts  []gpuwait.ClearOption
 
 		ending  gpuwait.Ending
 		trend   gpuwait.Trend
@@ -75,16 +75,16 @@ func TestClear(t *testing.T) {
 			says: []string{fmt.Sprintf("56.0 GiB  pid %d", self), "gpuwait.test", "← this process", "7.0 GiB  unattributed", "gpuwait.KeepWaiting()", "last change 30s ago"},
 		},
 		{
-			name: "KeepWaiting overrules", steps: []gpuwaittest.Step{full(0, 63*gib, live)}, cond: gpuwait.Ratio(0.1), opts: []gpuwait.Option{gpuwait.KeepWaiting()},
+			name: "KeepWaiting overrules", steps: []gpuwaittest.Step{full(0, 63*gib, live)}, cond: gpuwait.Ratio(0.1), opts: []gpuwait.ClearOption{gpuwait.KeepWaiting()},
 			ending: gpuwait.TimedOut, trend: gpuwait.TrendHeld, elapsed: 2 * time.Minute,
 		},
 		{
 			name: "decaying memory is waited for, beyond the patience", steps: decay(63*gib, 100, 900*time.Millisecond, live), cond: gpuwait.Bytes(0),
-			opts: []gpuwait.Option{gpuwait.Patience(2 * time.Second)}, ending: gpuwait.Cleared, trend: gpuwait.TrendClear, elapsed: 90 * time.Second,
+			opts: []gpuwait.ClearOption{gpuwait.Patience(2 * time.Second)}, ending: gpuwait.Cleared, trend: gpuwait.TrendClear, elapsed: 90 * time.Second,
 		},
 		{
 			name: "decaying, and the timeout too short, is said as such", steps: decay(63*gib, 100, 900*time.Millisecond, live), cond: gpuwait.Bytes(0),
-			opts: []gpuwait.Option{gpuwait.Timeout(10 * time.Second)}, ending: gpuwait.TimedOut, trend: gpuwait.TrendFalling, elapsed: 10 * time.Second,
+			opts: []gpuwait.ClearOption{gpuwait.Timeout(10 * time.Second)}, ending: gpuwait.TimedOut, trend: gpuwait.TrendFalling, elapsed: 10 * time.Second,
 			says: []string{"the memory is not stuck", "readings: 63.0 GiB at 0s"},
 		},
 		{
@@ -136,7 +136,7 @@ func TestClear(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				src := gpuwaittest.New(h200(tc.steps...))
-				r, err := gpuwait.Clear(t.Context(), src, tc.cond, append([]gpuwait.Option{everything}, tc.opts...)...)
+				r, err := gpuwait.Clear(t.Context(), src, tc.cond, append([]gpuwait.ClearOption{everything}, tc.opts...)...)
 				assert.Equal(t, tc.ending, r.Ending)
 				require.Len(t, r.Devices, 1)
 				d := r.Devices[0]

@@ -13,7 +13,7 @@ import (
 var ErrBadCondition = errors.New("bad condition")
 
 // Condition says when a device counts as clear: used memory at most a bound, and, when asked, no longer changing. What live fixtures own
-// ([Own]) is added to every bound. Make one with Ratio, Bytes, Delta or Settled.
+// ([Own]) is added to every bound but those of NeedFree and NeedUtilization.
 type Condition struct {
 	bounds []bound // the largest holds, as in vLLM's helper: used ≤ max(bytes, ratio·total)
 	each   map[string]Condition
@@ -23,9 +23,10 @@ type Condition struct {
 }
 
 type bound struct {
-	of   func(Device, Memory) (bytes int64, err error)
-	text string
-	base *Baseline
+	of       func(Device, Memory) (bytes int64, err error)
+	text     string
+	base     *Baseline
+	absolute bool // what live fixtures own is not added: memory in use is not free, whoever uses it
 }
 
 // Ratio is met when used ≤ r·total, 0 ≤ r < 1. For an engine that is about to start with vLLM's gpu_memory_utilization u, r is 1−u.
@@ -78,6 +79,36 @@ func (c Condition) Settled(d time.Duration, slack int64) Condition {
 	return c
 }
 
+// NeedFree is met when at least n bytes are free. It is the gate before an engine that needs n bytes.
+func NeedFree(n int64) Condition {
+	if n <= 0 {
+		return Condition{err: fmt.Errorf("gpuwait: %w: NeedFree(%d) is not positive", ErrBadCondition, n)}
+	}
+	return Condition{bounds: []bound{{
+		of: func(d Device, m Memory) (int64, error) {
+			if n > m.Total-m.Reserved {
+				return 0, fmt.Errorf("gpuwait: %w: %s must have %s free and has %s in all", ErrBadCondition, d, size(n), size(m.Total-m.Reserved))
+			}
+			return m.Total - m.Reserved - n, nil
+		},
+		text:     size(n) + " must be free",
+		absolute: true,
+	}}}
+}
+
+// NeedUtilization is met when the share u of the device is free, 0 < u ≤ 1. It is the gate before an engine that is configured by
+// its share of the device (vLLM's gpu_memory_utilization).
+func NeedUtilization(u float64) Condition {
+	if !(u > 0 && u <= 1) {
+		return Condition{err: fmt.Errorf("gpuwait: %w: NeedUtilization(%v) is not in (0, 1]", ErrBadCondition, u)}
+	}
+	return Condition{bounds: []bound{{
+		of:       func(_ Device, m Memory) (int64, error) { return m.Total - int64(u*float64(m.Total)), nil },
+		text:     fmt.Sprintf("%.4g%% of total must be free", u*100),
+		absolute: true,
+	}}}
+}
+
 // Or makes the larger of the two bounds count; settling that either asks for stays asked for.
 func (c Condition) Or(o Condition) Condition {
 	c.bounds = append(slices.Clone(c.bounds), o.bounds...)
@@ -112,22 +143,24 @@ func (c Condition) on(uuid string) Condition {
 	return c
 }
 
-// target is the number of bytes that may be used, and the words for it. ok is false when there is no bound.
-func (c Condition) target(d Device, m Memory, owned int64) (bytes int64, text string, ok bool, err error) {
+// target returns the number of bytes that may be used, and the bound that says so; nil when there is none.
+func (c Condition) target(d Device, m Memory, owned int64) (bytes int64, by *bound, err error) {
 	for _, b := range c.bounds {
 		n, err := b.of(d, m)
 		if err != nil {
-			return 0, "", false, err
+			return 0, nil, err
 		}
-		n += owned
+		if !b.absolute {
+			n += owned
+		}
 		if b.base != nil {
 			n -= b.base.Devices[d.UUID].Owned
 		}
-		if !ok || n > bytes {
-			bytes, text, ok = n, b.text, true
+		if by == nil || n > bytes {
+			bytes, by = n, &b
 		}
 	}
-	return max(0, bytes), text, ok, nil
+	return max(0, bytes), by, nil
 }
 
 // Baseline is what devices looked like at one moment. It is plain data: it can be sent to a child process as JSON.
@@ -145,8 +178,8 @@ type Reading struct {
 }
 
 // Snapshot reads every selected device once. A device that cannot be measured is an error; holders that cannot be listed are left out.
-func Snapshot(src Source, opts ...Option) (Baseline, error) {
-	o := newOptions(opts)
+func Snapshot(src Source, opts ...SnapshotOption) (Baseline, error) {
+	o := newOptions(opts, SnapshotOption.snapshot)
 	devices, err := o.devices(src)
 	if err != nil {
 		return Baseline{}, err

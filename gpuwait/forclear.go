@@ -21,36 +21,23 @@ type TB interface {
 	Cleanup(f func())
 }
 
-// From makes a wrapper use this source; without it, Open's.
-func From(src Source) Option { return func(o *options) { o.src = src } }
-
-// Grace is how long before the test's own deadline a wait must end, so that its message wins over the panic of go test's alarm. The default is
-// a tenth of the time that is left, at least 1 s and at most 10 s.
-func Grace(d time.Duration) Option { return func(o *options) { o.grace = d } }
-
-// SkipUnmeasurable makes the wrapper skip the test, with the reason, where nothing can be measured or the environment hides every device. Without it that is a failure: a check that
-// did not happen must not look like one that passed.
-func SkipUnmeasurable() Option { return func(o *options) { o.skip = true } }
-
-// ForClear waits for the condition, and fails the test with the report when it is not met. It ends before the test's own deadline. The test's
-// context is not used: it is cancelled before cleanups run, and that is where this is called.
-func ForClear(t TB, cond Condition, opts ...Option) Report {
+// ForClear waits for the condition and fails the test with the report when it is not met. It ends before the test's own deadline.
+// It does not use the test's context, which is cancelled before cleanups run: that is where ForClear is called.
+func ForClear(t TB, cond Condition, opts ...ForClearOption) Report {
 	t.Helper()
-	o := newOptions(opts)
-	if o.reproduce == "" {
-		opts = append(opts, Reproduce(reproduce(t.Name())))
-	}
+	o := newOptions(opts, ForClearOption.forClear)
+	o.bind(t)
 	src, closeSource, err := o.source()
 	if err != nil {
-		o.give(t, err)
+		o.fail(t, err)
 		return Report{Ending: Unmeasurable}
 	}
 	defer closeSource()
 	ctx, cancel := o.within(t)
 	defer cancel()
-	r, err := Clear(ctx, src, cond, opts...)
+	r, err := o.wait(ctx, src, cond)
 	if err != nil {
-		o.give(t, err)
+		o.fail(t, err)
 	}
 	return r
 }
@@ -66,7 +53,7 @@ func (o *options) source() (src Source, closeSource func(), err error) {
 	return s, func() { _ = s.Close() }, nil
 }
 
-func (o *options) give(t TB, err error) {
+func (o *options) fail(t TB, err error) {
 	t.Helper()
 	if o.skip && (errors.Is(err, ErrCannotMeasure) || errors.Is(err, ErrNoneVisible)) {
 		t.Skipf("%v", err)
@@ -77,7 +64,7 @@ func (o *options) give(t TB, err error) {
 // errTestDeadline is the cause of a wait that ended so that the test could still speak.
 var errTestDeadline = errors.New("the test's own deadline is near (go test -timeout)")
 
-// within gives a context that ends before the test does.
+// within returns a context that ends before the test does.
 func (o *options) within(t TB) (context.Context, context.CancelFunc) {
 	end, ok := testDeadline(t)
 	if !ok {
@@ -90,11 +77,30 @@ func (o *options) within(t TB) (context.Context, context.CancelFunc) {
 	return context.WithDeadlineCause(context.Background(), end.Add(-grace), errTestDeadline)
 }
 
-func testDeadline(t TB) (time.Time, bool) {
-	if d, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
-		return d.Deadline()
+// testDeadline returns the test's deadline. Deadline panics inside a bubble of testing/synctest, where real time has no meaning:
+// such a test has none.
+func testDeadline(t TB) (end time.Time, ok bool) {
+	d, has := t.(interface{ Deadline() (time.Time, bool) })
+	if !has {
+		return end, false
 	}
-	return time.Time{}, false
+	defer func() { _ = recover() }()
+	return d.Deadline()
+}
+
+// bind fills in what only a test knows, where the caller did not set it: its name, how to run it again, where progress is logged.
+func (o *options) bind(t TB) {
+	if o.name == "" {
+		o.name = t.Name()
+	}
+	if o.reproduce == "" {
+		o.reproduce = reproduce(t.Name())
+	}
+	if l, ok := t.(interface {
+		Logf(format string, args ...any)
+	}); ok && o.progress == nil {
+		o.progress = func(line string) { l.Logf("%s", line) }
+	}
 }
 
 // reproduce is the go test command for one test of this binary.

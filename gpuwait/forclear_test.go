@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 
 func TestForClear(t *testing.T) {
 	held := gpuwaittest.New(h200(gpuwaittest.Step{Used: 63 * gib}))
-	run := func(ft *fakeT, cond gpuwait.Condition, opts ...gpuwait.Option) (r gpuwait.Report) {
-		ft.run(func() { r = gpuwait.ForClear(ft, cond, append([]gpuwait.Option{everything}, opts...)...) })
+	run := func(ft *fakeT, cond gpuwait.Condition, opts ...gpuwait.ForClearOption) (r gpuwait.Report) {
+		ft.run(func() { r = gpuwait.ForClear(ft, cond, append([]gpuwait.ForClearOption{everything}, opts...)...) })
 		return r
 	}
 	t.Run("clear", func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestOnlyLiveHoldersEndTheWaitEarly(t *testing.T) {
 	require.NoError(t, zombie.Start())
 	defer zombie.Wait()
 	waitForZombie(t, zombie.Process.Pid)
-	opts := []gpuwait.Option{everything, gpuwait.Patience(20 * time.Millisecond), gpuwait.Timeout(150 * time.Millisecond)}
+	opts := []gpuwait.ClearOption{everything, gpuwait.Patience(20 * time.Millisecond), gpuwait.Timeout(150 * time.Millisecond)}
 	for pid, want := range map[int]gpuwait.Ending{zombie.Process.Pid: gpuwait.TimedOut, os.Getpid(): gpuwait.Held} {
 		src := gpuwaittest.New(h200(gpuwaittest.Step{Used: 63 * gib, Holders: []gpuwait.Holder{holder(pid, gib)}}))
 		r, err := gpuwait.Clear(t.Context(), src, gpuwait.Ratio(0.1), opts...)
@@ -191,7 +191,7 @@ func TestInspect(t *testing.T) {
 
 func TestExitCode(t *testing.T) {
 	src := gpuwaittest.New(h200(gpuwaittest.Step{Used: 63 * gib}))
-	code := func(cond gpuwait.Condition, opts ...gpuwait.Option) int {
+	code := func(cond gpuwait.Condition, opts ...gpuwait.ClearOption) int {
 		_, err := gpuwait.Clear(t.Context(), src, cond, append(opts, gpuwait.Timeout(0))...)
 		return gpuwait.ExitCode(err)
 	}

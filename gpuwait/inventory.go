@@ -29,8 +29,8 @@ type DeviceStatus struct {
 
 // Inspect looks at every device of the source, or at those that [Devices] names. One that cannot be measured has an Error and no Memory; the
 // call itself fails only when the devices cannot be listed.
-func Inspect(src Source, opts ...Option) (Inventory, error) {
-	o := newOptions(opts)
+func Inspect(src Source, opts ...InspectOption) (Inventory, error) {
+	o := newOptions(opts, InspectOption.inspect)
 	inv := Inventory{Taken: time.Now()}
 	all, err := src.Devices()
 	if err != nil {

@@ -21,18 +21,6 @@ const LeasedEnv = "GPUWAIT_LEASED"
 // LeaseDirEnv moves the folder of the lock files, for machines where test processes differ in XDG_RUNTIME_DIR and TMPDIR.
 const LeaseDirEnv = "GPUWAIT_LEASE_DIR"
 
-// MinFree makes Acquire take only devices with at least n free bytes, measured at the moment of taking.
-func MinFree(n int64) Option { return func(o *options) { o.minFree = n } }
-
-// LeaseDir is the folder of the lock files; see [Lease] for the default.
-func LeaseDir(dir string) Option { return func(o *options) { o.leaseDir = dir } }
-
-// As is the name under which a lease is held, the test's or the program's by default.
-func As(name string) Option { return func(o *options) { o.name = name } }
-
-// SkipIfBusy makes Acquire skip the test, naming the holder, instead of failing it.
-func SkipIfBusy() Option { return func(o *options) { o.skipBusy = true } }
-
 // Lease is the exclusive right to some devices, among all processes of this user that ask through this package.
 //
 // It is a lock (flock) on one file per UUID in $GPUWAIT_LEASE_DIR, else $XDG_RUNTIME_DIR/gpuwait, else <temporary folder>/gpuwait-<uid>; mode
@@ -95,18 +83,18 @@ func (l *Lease) Release() {
 // all, so two tests that each want two never wait for each other. Cleanup releases the lease.
 //
 // In a test whose parent process passed on [Lease.Env] it takes from the devices that the parent has leased.
-func Acquire(t TB, n int, opts ...Option) *Lease {
+func Acquire(t TB, n int, opts ...AcquireOption) *Lease {
 	t.Helper()
-	o := newOptions(opts)
-	opts = append([]Option{As(t.Name()), Reproduce(reproduce(t.Name()))}, opts...)
+	o := newOptions(opts, AcquireOption.acquire)
+	o.bind(t)
 	ctx, cancel := o.within(t)
 	defer cancel()
-	l, err := AcquireContext(ctx, n, opts...)
+	l, err := o.acquireDevices(ctx, n)
 	if err != nil {
 		if o.skipBusy && errors.Is(err, ErrBusy) {
 			t.Skipf("%v", err)
 		}
-		o.give(t, err)
+		o.fail(t, err)
 		return nil
 	}
 	t.Cleanup(l.Release)
@@ -118,8 +106,11 @@ func Acquire(t TB, n int, opts ...Option) *Lease {
 
 // AcquireContext is Acquire without a test. It waits until the context ends, or for [Timeout]. The error is a [*BusyError] when the devices
 // were not to be had, and wraps [ErrCannotMeasure] when none can be listed. Without a source, devices can still be leased by full UUID.
-func AcquireContext(ctx context.Context, n int, opts ...Option) (*Lease, error) {
-	o := newOptions(opts)
+func AcquireContext(ctx context.Context, n int, opts ...LeaseOption) (*Lease, error) {
+	return newOptions(opts, LeaseOption.lease).acquireDevices(ctx, n)
+}
+
+func (o *options) acquireDevices(ctx context.Context, n int) (*Lease, error) {
 	if o.name == "" {
 		o.name = filepath.Base(os.Args[0])
 	}
@@ -188,6 +179,7 @@ type attempt struct {
 	gateHeld   bool // by somebody else, all of the last try
 }
 
+// wait tries until it is this attempt's turn. It polls: another process cannot wake it.
 func (a *attempt) wait(ctx context.Context) (*Lease, error) {
 	for _, d := range a.candidates {
 		if _, err := lockPath(a.dir, d.UUID); err != nil {
@@ -197,8 +189,8 @@ func (a *attempt) wait(ctx context.Context) (*Lease, error) {
 	place := inProcess.join(a.keys())
 	defer inProcess.leave(place)
 	var looked time.Time
+	say := a.o.speaker(a.start)
 	for {
-		changed := inProcess.changed()
 		l, err := a.try(place)
 		if l != nil || err != nil {
 			return l, err
@@ -213,7 +205,8 @@ func (a *attempt) wait(ctx context.Context) (*Lease, error) {
 		if a.o.timeout >= 0 && waited >= a.o.timeout {
 			return nil, a.busy(nil)
 		}
-		pause := min(max(2*time.Millisecond, waited/20), 50*time.Millisecond) // other processes cannot wake us
+		say.at(time.Now(), func() string { return a.busy(nil).summary() })
+		pause := min(max(2*time.Millisecond, waited/20), 50*time.Millisecond)
 		if a.o.timeout >= 0 {
 			pause = min(pause, a.o.timeout-waited)
 		}
@@ -222,8 +215,6 @@ func (a *attempt) wait(ctx context.Context) (*Lease, error) {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil, a.busy(context.Cause(ctx))
-		case <-changed:
-			timer.Stop()
 		case <-timer.C:
 		}
 	}

@@ -125,7 +125,7 @@ func TestLeaseOutlivesItsTaker(t *testing.T) {
 			require.NoError(t, taker.Process.Kill())
 			taker.Wait()
 
-			opts := []gpuwait.Option{gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)), gpuwait.As("TestNext")}
+			opts := []gpuwait.LeaseOption{gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)), gpuwait.As("TestNext")}
 			l, err := gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.Timeout(300*time.Millisecond))...)
 			if mode != "inherit" {
 				require.NoError(t, err, "the control: a lock that no child shares ends with its process")
@@ -174,7 +174,7 @@ func TestLeaseWithForkproc(t *testing.T) {
 // Killed at any moment, a taker leaves nothing that keeps the next one out.
 func TestLeaseTakerKilledAtRandomMoments(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "locks")
-	opts := []gpuwait.Option{gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)), gpuwait.Timeout(10 * time.Second)}
+	opts := []gpuwait.LeaseOption{gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)), gpuwait.Timeout(10 * time.Second)}
 	taken := 0
 	for i := range 30 {
 		taker, lines := holderProcess(t, dir, "hold")
@@ -229,8 +229,8 @@ func TestLeaseTwiceInChild(t *testing.T) {
 	if !forkproc.InChild() {
 		t.Setenv(gpuwait.LeaseDirEnv, t.TempDir())
 	}
-	opts := []gpuwait.Option{gpuwait.From(twoGPUs(0, 0)), everything, gpuwait.Devices(gpu1)}
-	lease := gpuwait.Acquire(t, 1, opts...)
+	opts := []gpuwait.LeaseOption{gpuwait.From(twoGPUs(0, 0)), everything, gpuwait.Devices(gpu1)}
+	lease := gpuwait.Acquire(t, 1, forTest(opts)...)
 	forkproc.Run(t, func(t *testing.T) {
 		start := time.Now()
 		_, err := gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.As(t.Name()+"/sub"), gpuwait.Timeout(10*time.Second))...)

@@ -30,12 +30,20 @@ func twoGPUs(used1, used2 int64) *gpuwaittest.Source {
 }
 
 // leasing gives the options of one test: its own folder of locks, and two GPUs.
-func leasing(t *testing.T, more ...gpuwait.Option) []gpuwait.Option {
-	return append([]gpuwait.Option{gpuwait.LeaseDir(t.TempDir()), gpuwait.From(twoGPUs(0, 0)), everything}, more...)
+func leasing(t *testing.T, more ...gpuwait.LeaseOption) []gpuwait.LeaseOption {
+	return append([]gpuwait.LeaseOption{gpuwait.LeaseDir(t.TempDir()), gpuwait.From(twoGPUs(0, 0)), everything}, more...)
 }
 
-func with(opts []gpuwait.Option, more ...gpuwait.Option) []gpuwait.Option {
-	return append(append([]gpuwait.Option{}, opts...), more...)
+func with(opts []gpuwait.LeaseOption, more ...gpuwait.LeaseOption) []gpuwait.LeaseOption {
+	return append(append([]gpuwait.LeaseOption{}, opts...), more...)
+}
+
+// forTest turns options of AcquireContext into options of Acquire.
+func forTest(opts []gpuwait.LeaseOption, more ...gpuwait.AcquireOption) []gpuwait.AcquireOption {
+	for _, o := range opts {
+		more = append(more, o)
+	}
+	return more
 }
 
 func TestLeaseExcludesAndNames(t *testing.T) {
@@ -69,7 +77,7 @@ func TestLeaseExcludesAndNames(t *testing.T) {
 
 func TestLeaseChoosesTheEmptiest(t *testing.T) {
 	src := twoGPUs(100*gib, 3*gib)
-	opts := []gpuwait.Option{gpuwait.LeaseDir(t.TempDir()), gpuwait.From(src), everything}
+	opts := []gpuwait.LeaseOption{gpuwait.LeaseDir(t.TempDir()), gpuwait.From(src), everything}
 	l, err := gpuwait.AcquireContext(t.Context(), 1, opts...)
 	require.NoError(t, err)
 	assert.Equal(t, []string{gpu2}, l.UUIDs())
@@ -112,7 +120,7 @@ func testLeaseWithoutSource(t *testing.T) {
 	_, err = gpuwait.AcquireContext(t.Context(), 1, dir, gpuwait.Devices(gpu1), gpuwait.As("x"), gpuwait.Timeout(0))
 	require.ErrorIs(t, err, gpuwait.ErrBusy)
 	l.Release()
-	for reason, opts := range map[string][]gpuwait.Option{
+	for reason, opts := range map[string][]gpuwait.LeaseOption{
 		"no name":                     {dir},
 		"an index needs a source":     {dir, gpuwait.Devices("0")},
 		"a beginning needs a source":  {dir, gpuwait.Devices("GPU-0000")},

@@ -97,7 +97,7 @@ func TestLeaseWaitsUntilShortlyBeforeTheTestsDeadline(t *testing.T) {
 	defer l.Release()
 	ft := &fakeT{name: "TestWaits", deadline: time.Now().Add(2 * time.Second)}
 	start := time.Now()
-	ft.run(func() { gpuwait.Acquire(ft, 1, with(opts, gpuwait.Grace(1900*time.Millisecond))...) })
+	ft.run(func() { gpuwait.Acquire(ft, 1, forTest(opts, gpuwait.Grace(1900*time.Millisecond))...) })
 	assert.Less(t, time.Since(start), 1500*time.Millisecond)
 	assert.Contains(t, ft.fatal, "leased by pid")
 	assert.Contains(t, ft.fatal, "TestSlow")
@@ -105,13 +105,13 @@ func TestLeaseWaitsUntilShortlyBeforeTheTestsDeadline(t *testing.T) {
 	assert.Contains(t, ft.fatal, "github.com/enginetest/enginetest/gpuwait -run '^TestWaits$' -count=1")
 
 	ft = &fakeT{name: "TestSkips", deadline: time.Now().Add(50 * time.Millisecond)}
-	ft.run(func() { gpuwait.Acquire(ft, 1, with(opts, gpuwait.SkipIfBusy())...) })
+	ft.run(func() { gpuwait.Acquire(ft, 1, forTest(opts, gpuwait.SkipIfBusy())...) })
 	assert.Empty(t, ft.fatal)
 	assert.Contains(t, ft.skip, "TestSlow")
 
 	l.Release()
 	ft = &fakeT{name: "TestGets"}
-	ft.run(func() { gpuwait.Acquire(ft, 1, opts...) })
+	ft.run(func() { gpuwait.Acquire(ft, 1, forTest(opts)...) })
 	assert.Empty(t, ft.fatal)
 	require.Len(t, ft.cleanups, 1)
 	ft.cleanups[0]()

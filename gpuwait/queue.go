@@ -6,12 +6,12 @@ import (
 	"sync"
 )
 
-// queue orders the Acquires of one process: a lock on a file does not exclude a second taker who shares the file, and polling has no order.
+// queue orders the Acquires of one process: a lock on a file does not exclude a second taker that shares the file, and polling has
+// no order. It has no channel to wait on, because one made inside a bubble of testing/synctest must not be used outside it.
 type queue struct {
 	mu      sync.Mutex
 	waiting []*place
 	held    map[string]holding // by lock path
-	wake    chan struct{}      // closed when something may have become possible
 }
 
 type holding struct {
@@ -19,10 +19,10 @@ type holding struct {
 	name string   // the test's
 }
 
-// place is one Acquire in the queue.
+// place is the position of one Acquire in the queue.
 type place struct{ keys []string }
 
-var inProcess = queue{held: map[string]holding{}, wake: make(chan struct{})}
+var inProcess = queue{held: map[string]holding{}}
 
 func (q *queue) join(keys []string) *place {
 	q.mu.Lock()
@@ -36,10 +36,9 @@ func (q *queue) leave(p *place) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.waiting = slices.DeleteFunc(q.waiting, func(o *place) bool { return o == p })
-	q.broadcast()
 }
 
-// turn: nobody who came earlier wants any of the same devices. The caller holds mu.
+// turn reports whether no earlier Acquire wants any of the same devices. The caller holds mu.
 func (q *queue) turn(p *place) bool {
 	for _, o := range q.waiting {
 		if o == p {
@@ -50,12 +49,6 @@ func (q *queue) turn(p *place) bool {
 		}
 	}
 	return true
-}
-
-func (q *queue) changed() <-chan struct{} {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.wake
 }
 
 // take enters a lease. The caller holds mu.
@@ -85,10 +78,4 @@ func (q *queue) release(keys []string) {
 		}
 		delete(q.held, k)
 	}
-	q.broadcast()
-}
-
-func (q *queue) broadcast() {
-	close(q.wake)
-	q.wake = make(chan struct{})
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/enginetest/enginetest/ledger"
 )
 
 // Ending says why a wait ended.
@@ -137,7 +139,7 @@ func (d DeviceReport) write(b *strings.Builder, r Report) {
 	}
 	want := ""
 	if d.Bounded {
-		want = fmt.Sprintf("want ≤ %s: %s", size(d.Target), d.Want)
+		want = wanted(d.Target, d.Want)
 		for _, o := range d.Owned {
 			want += fmt.Sprintf(" + %s owned by %s", size(o.Bytes), o.Name)
 		}
@@ -184,6 +186,17 @@ func (d DeviceReport) rest() string {
 	return strings.Join(append(why, "processes of other containers and users may not be visible"), "; ")
 }
 
+func wanted(target int64, why string) string {
+	return fmt.Sprintf("want ≤ %s: %s", size(target), why)
+}
+
+func (w *watch) want() string {
+	if !w.bounded {
+		return "not settled"
+	}
+	return wanted(w.target, w.text)
+}
+
 // readings prints the first, the last and a few changes between.
 func (d DeviceReport) readings() string {
 	h := d.History
@@ -196,23 +209,8 @@ func (d DeviceReport) readings() string {
 	return strings.Join(append(parts, fmt.Sprintf("%s from %s on", size(last.Used), age(last.After))), ", ")
 }
 
-// size prints bytes with a binary unit: "512 B", "63.1 GiB".
-func size(n int64) string {
-	if n < 0 {
-		return "-" + size(-n)
-	}
-	f, unit := float64(n), "B"
-	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if f < 1023.95 {
-			break
-		}
-		f, unit = f/1024, u
-	}
-	if unit == "B" {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", f, unit)
-}
+// size formats bytes with a binary unit: "512 B", "63.1 GiB".
+func size(n int64) string { return ledger.FormatBytes(n) }
 
 // of prints "63.1 GiB of 139.8 GiB (45%, want ≤ 14.0 GiB: 10% of total)".
 func of(m Memory, want string) string {

@@ -68,7 +68,7 @@ the larger counts. It gives up early when the reading has not moved for a while 
 			if err != nil {
 				return waitError(err)
 			}
-			opts := []gpuwait.Option{gpuwait.Devices(names...), gpuwait.Timeout(timeout), gpuwait.Reproduce(commandLine(cmd, names))}
+			opts := []gpuwait.ClearOption{gpuwait.Devices(names...), gpuwait.Timeout(timeout), gpuwait.Reproduce(commandLine(cmd, names))}
 			if cmd.Flags().Changed("patience") {
 				opts = append(opts, gpuwait.Patience(patience))
 			}

@@ -295,7 +295,7 @@ func FuzzBatch(f *testing.F) {
 
 func TestWaitNamesItsFlags(t *testing.T) {
 	held := gpuwaittest.Step{Used: 60, Holders: []gpuwait.Holder{{PID: os.Getpid(), Bytes: 60, Known: true}}}
-	for flag, option := range map[string]gpuwait.Option{"--timeout": gpuwait.Timeout(time.Millisecond), "--patience=0": gpuwait.Patience(time.Millisecond)} {
+	for flag, option := range map[string]gpuwait.ClearOption{"--timeout": gpuwait.Timeout(time.Millisecond), "--patience=0": gpuwait.Patience(time.Millisecond)} {
 		_, err := gpuwait.Clear(t.Context(), gpuwaittest.New(gpuwaittest.Device{Total: 100, Steps: []gpuwaittest.Step{held}}), gpuwait.Bytes(0), option)
 		text := waitError(err).Error()
 		assert.Contains(t, text, flag)
