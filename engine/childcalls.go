@@ -25,7 +25,11 @@ func (c *child) start(ctx context.Context, reqs []Request, stream bool) ([]*requ
 	o := startOrder{First: c.handle + 1, Stream: stream, Requests: reqs}
 	for i, q := range reqs {
 		c.handle++
-		rs[i] = &request{stream: stream, rules: rules{n: min(max(q.Sampling.N, 1), maxN)}, done: make(chan struct{}), more: make(chan struct{}, 1)}
+		n := 1
+		if q.Sampling.Check() == nil { // otherwise the core refuses it
+			n = max(q.Sampling.N, 1)
+		}
+		rs[i] = &request{stream: stream, rules: rules{n: n}, done: make(chan struct{}), more: make(chan struct{}, 1)}
 		rs[i].out = Output{Prompt: q.Prompt, PromptTokenIDs: slices.Clone(q.PromptTokenIDs)}
 		c.requests[c.handle], handles[i] = rs[i], c.handle
 	}

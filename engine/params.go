@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,57 +32,16 @@ type rules struct {
 	prompt      int // prompt logprobs; -1: none
 }
 
-// number is one numeric parameter and its range.
-type number struct {
-	field  string
-	value  float64
-	lo, hi float64
-	loOpen bool // lo itself is not allowed
-	hiOpen bool
-	whole  bool // an integer: printed as one
-	off    bool // 0 is not in the range, but means the default
-	note   string
-}
-
-func (n number) check() error {
-	v := n.value
-	if n.off && v == 0 || v >= n.lo && v <= n.hi && !(n.loOpen && v == n.lo) && !(n.hiOpen && v == n.hi) && !math.IsInf(v, 0) {
-		return nil
-	}
-	var value any = v
-	if n.whole {
-		value = int(v)
-	}
-	open, end := "[", "]"
-	if n.loOpen {
-		open = "("
-	}
-	if n.hiOpen {
-		end = ")"
-	}
-	bound := fmt.Sprintf("in %s%g, %g%s", open, n.lo, n.hi, end)
-	switch {
-	case math.IsInf(n.hi, 1) && n.whole:
-		bound = fmt.Sprintf("at least %g", n.lo)
-	case math.IsInf(n.hi, 1) && n.loOpen:
-		bound = fmt.Sprintf("finite and > %g", n.lo)
-	case math.IsInf(n.hi, 1):
-		bound = fmt.Sprintf("finite and ≥ %g", n.lo)
-	}
-	return paramError(n.field, value, bound+n.note)
-}
-
 const (
-	maxN          = 16384 // vLLM's VLLM_MAX_N_SEQUENCES
-	greedyBelow   = 1e-5  // vLLM's _SAMPLING_EPS
-	leastTemp     = 0.01  // vLLM's _MAX_TEMP: lower temperatures overflow
+	greedyBelow   = 1e-5 // vLLM's _SAMPLING_EPS
+	leastTemp     = 0.01 // vLLM's _MAX_TEMP: lower temperatures overflow
 	maxLogitBias  = 100
 	defaultTokens = 16
 )
 
 // resolve checks the parameters and turns them into what the sampler and the engine use.
 func resolveParams(p SamplingParams, l limits) (sample.Params, rules, error) {
-	if err := checkNumbers(&p); err != nil {
+	if err := p.Check(); err != nil {
 		return sample.Params{}, rules{}, err
 	}
 	r, err := rulesOf(&p, l)
@@ -124,36 +82,6 @@ func or(v, def float64) float64 {
 		return def
 	}
 	return v
-}
-
-// checkNumbers checks each number's range. Source of the ranges: vLLM's SamplingParams, and
-// transformers' logits processors for TypicalP, EpsilonCutoff and NoRepeatNGramSize.
-func checkNumbers(p *SamplingParams) error {
-	inf := math.Inf(1)
-	for _, n := range []number{
-		{field: "MaxTokens", value: float64(p.MaxTokens), lo: 1, hi: inf, whole: true, off: true, note: " (0 is 16)"},
-		{field: "N", value: float64(p.N), lo: 1, hi: maxN, whole: true, off: true, note: " (0 is 1)"},
-		{field: "Temperature", value: p.Temperature, lo: 0, hi: 2},
-		{field: "TopK", value: float64(p.TopK), lo: -1, hi: inf, whole: true, note: " (0 and -1 are off)"},
-		{field: "TopP", value: p.TopP, lo: 0, loOpen: true, hi: 1, off: true, note: " (0 is off)"},
-		{field: "MinP", value: p.MinP, lo: 0, hi: 1},
-		{field: "TypicalP", value: p.TypicalP, lo: 0, loOpen: true, hi: 1, off: true, note: " (0 is off)"},
-		{field: "EpsilonCutoff", value: p.EpsilonCutoff, lo: 0, hi: 1, hiOpen: true},
-		{field: "RepetitionPenalty", value: p.RepetitionPenalty, lo: 0, loOpen: true, hi: inf, off: true, note: " (0 is off)"},
-		{field: "PresencePenalty", value: p.PresencePenalty, lo: -2, hi: 2},
-		{field: "FrequencyPenalty", value: p.FrequencyPenalty, lo: -2, hi: 2},
-		{field: "NoRepeatNGramSize", value: float64(p.NoRepeatNGramSize), lo: 1, hi: inf, whole: true, off: true, note: " (0 is off)"},
-	} {
-		if err := n.check(); err != nil {
-			return err
-		}
-	}
-	for id, b := range p.LogitBias {
-		if err := (number{field: fmt.Sprintf("LogitBias[%d]", id), value: b, lo: -math.MaxFloat64, hi: math.MaxFloat64}).check(); err != nil {
-			return paramError(fmt.Sprintf("LogitBias[%d]", id), b, "finite (it is clamped to ±100)")
-		}
-	}
-	return nil
 }
 
 // rules resolves what the engine follows itself.

@@ -186,7 +186,7 @@ func strictUnmarshal(data []byte, v any) error {
 		case errors.Is(err, io.ErrUnexpectedEOF):
 			return errors.New("the JSON ends too early")
 		case errors.As(err, &wrong):
-			return fmt.Errorf("%s is a JSON %s, want %s", cmp.Or(wrong.Field, "the line"), wrong.Value, jsonName(wrong.Type))
+			return &kindError{wrong.Field, wrong.Value, jsonName(wrong.Type)}
 		}
 		return errors.New(clip(err.Error()))
 	}
@@ -194,6 +194,13 @@ func strictUnmarshal(data []byte, v any) error {
 		return errors.New("more than one JSON value")
 	}
 	return nil
+}
+
+// kindError is a JSON value of another kind than its field.
+type kindError struct{ field, got, want string }
+
+func (e *kindError) Error() string {
+	return fmt.Sprintf("%s is a JSON %s, want %s", cmp.Or(e.field, "the line"), e.got, e.want)
 }
 
 // jsonName is what JSON calls a Go type.

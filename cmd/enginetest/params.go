@@ -1,110 +1,129 @@
 package main
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"reflect"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/spf13/pflag"
 )
 
-// request is one prompt with its sampling parameters, as a line of --batch has it and as the flags give it. A nil field was not given: an
-// explicit zero is another thing than a default, and is checked against its range.
+// request is one prompt with its sampling parameters, as a line of --batch has it and as the flags set it.
 type request struct {
-	Prompt    *string   `json:"prompt"`
-	PromptIDs *tokenIDs `json:"prompt_ids"`
+	Prompt    *string
+	PromptIDs *tokenIDs
 
-	MaxTokens         *int              `json:"max_tokens"`
-	MinTokens         *int              `json:"min_tokens"`
-	N                 *int              `json:"n"`
-	Temperature       *float64          `json:"temperature"`
-	TopK              *int              `json:"top_k"`
-	TopP              *float64          `json:"top_p"`
-	MinP              *float64          `json:"min_p"`
-	TypicalP          *float64          `json:"typical_p"`
-	EpsilonCutoff     *float64          `json:"epsilon_cutoff"`
-	Seed              *int64            `json:"seed"`
-	RepetitionPenalty *float64          `json:"repetition_penalty"`
-	PresencePenalty   *float64          `json:"presence_penalty"`
-	FrequencyPenalty  *float64          `json:"frequency_penalty"`
-	NoRepeatNGramSize *int              `json:"no_repeat_ngram_size"`
-	LogitBias         map[int32]float64 `json:"logit_bias"`
-	AllowedTokenIDs   *tokenIDs         `json:"allowed_token_ids"`
-	BadWords          []string          `json:"bad_words"`
-	Stop              stopWords         `json:"stop"`
-	StopTokenIDs      tokenIDs          `json:"stop_token_ids"`
-	IncludeStop       *bool             `json:"include_stop_str_in_output"`
-	IgnoreEOS         *bool             `json:"ignore_eos"`
-	SkipSpecialTokens *bool             `json:"skip_special_tokens"`
-	Logprobs          *int              `json:"logprobs"`
-	PromptLogprobs    *int              `json:"prompt_logprobs"`
+	sampling llm.SamplingParams
+	given    map[string]bool // parameters by name: an explicit zero is not a default, and is checked against its range
+}
+
+// UnmarshalJSON reads one object. null is "not given".
+func (r *request) UnmarshalJSON(data []byte) error {
+	var fields map[string]json.RawMessage
+	if err := strictUnmarshal(data, &fields); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if err := r.unmarshalField(name, fields[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *request) unmarshalField(name string, data json.RawMessage) error {
+	if string(data) == "null" {
+		return nil
+	}
+	switch name {
+	case "prompt":
+		return unmarshalNamed(name, data, &r.Prompt)
+	case "prompt_ids":
+		return unmarshalNamed(name, data, &r.PromptIDs)
+	}
+	for _, p := range llm.Params() {
+		if p.Name != name {
+			continue
+		}
+		field := p.Value(&r.sampling).Addr().Interface()
+		switch f := field.(type) {
+		case *[]int32:
+			field = (*tokenIDs)(f)
+		case *[]string:
+			if name == "stop" {
+				field = (*stopWords)(f)
+			}
+		}
+		r.set(name)
+		return unmarshalNamed(name, data, field)
+	}
+	return fmt.Errorf("json: unknown field %q", name)
+}
+
+// unmarshalNamed is strictUnmarshal for a value whose errors name a field.
+func unmarshalNamed(name string, data []byte, v any) error {
+	err := strictUnmarshal(data, v)
+	var kind *kindError
+	if errors.As(err, &kind) {
+		return &kindError{cmp.Or(kind.field, name), kind.got, kind.want}
+	}
+	return err
+}
+
+func (r *request) set(name string) {
+	if r.given == nil {
+		r.given = map[string]bool{}
+	}
+	r.given[name] = true
 }
 
 // flags makes a flag of every sampling parameter.
 func (r *request) flags(f *pflag.FlagSet) {
-	intVar(f, &r.MaxTokens, "max-tokens", "longest output, in tokens (default 16)")
-	intVar(f, &r.MinTokens, "min-tokens", "mask EOS and stop ids until so many tokens are out")
-	intVar(f, &r.N, "n", "outputs per prompt (default 1)")
-	floatVar(f, &r.Temperature, "temperature", "0 is greedy (default 0)")
-	intVar(f, &r.TopK, "top-k", "keep the k most likely tokens; 0 and -1 are off")
-	floatVar(f, &r.TopP, "top-p", "keep the most likely tokens that add up to p, in (0, 1]")
-	floatVar(f, &r.MinP, "min-p", "keep tokens at least so likely as p times the likeliest, in [0, 1]")
-	floatVar(f, &r.TypicalP, "typical-p", "locally typical sampling, in (0, 1]")
-	floatVar(f, &r.EpsilonCutoff, "epsilon-cutoff", "drop tokens less likely than this, in [0, 1)")
-	ptrVar(f, &r.Seed, "seed", "int", "of this request's draws", func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) })
-	floatVar(f, &r.RepetitionPenalty, "repetition-penalty", "over prompt and output, above 0; 1 is off")
-	floatVar(f, &r.PresencePenalty, "presence-penalty", "over the output, -2 to 2")
-	floatVar(f, &r.FrequencyPenalty, "frequency-penalty", "over the output, -2 to 2")
-	intVar(f, &r.NoRepeatNGramSize, "no-repeat-ngram-size", "no n-gram of this size comes twice; 0 is off")
-	f.Var(&biasFlag{&r.LogitBias}, "logit-bias", "added to logits: id=bias,id=bias")
-	ptrVar(f, &r.AllowedTokenIDs, "allowed-token-ids", "ids", "no other token comes out: 1,2,3", parseIDs)
-	f.StringArrayVar(&r.BadWords, "bad-words", nil, "a text that the output may not contain (repeat the flag for more)")
-	f.StringArrayVar((*[]string)(&r.Stop), "stop", nil, "a text that ends the output (repeat the flag for more)")
-	f.Func("stop-token-ids", "ids that end the output: 1,2,3", func(s string) (err error) { r.StopTokenIDs, err = parseIDs(s); return err })
-	boolVar(f, &r.IncludeStop, "include-stop-str-in-output", "keep the stop text in the output")
-	boolVar(f, &r.IgnoreEOS, "ignore-eos", "go on after the end-of-sequence token")
-	boolVar(f, &r.SkipSpecialTokens, "skip-special-tokens", "leave special tokens out of the text (default true)")
-	intVar(f, &r.Logprobs, "logprobs", "log-probabilities of the output: of the sampled token and the k most likely; -1 is the vocabulary")
-	intVar(f, &r.PromptLogprobs, "prompt-logprobs", "the same for the prompt's tokens")
+	for _, p := range llm.Params() {
+		name, usage := strings.ReplaceAll(p.Name, "_", "-"), p.Usage
+		v := &paramFlag{request: r, param: p}
+		switch p.Value(&r.sampling).Interface().(type) {
+		case []string:
+			usage += " (repeat the flag for more)"
+		case []int32:
+			usage += ": 1,2,3"
+		}
+		f.Var(v, name, usage)
+		if v.Type() == "bool" {
+			f.Lookup(name).NoOptDefVal = "true"
+		}
+	}
 }
 
 // fill takes what r was not given from the defaults.
 func (r *request) fill(defaults request) {
-	to, from := reflect.ValueOf(r).Elem(), reflect.ValueOf(defaults)
-	for i := range to.NumField() {
-		if to.Field(i).IsZero() {
-			to.Field(i).Set(from.Field(i))
+	if r.Prompt == nil {
+		r.Prompt = defaults.Prompt
+	}
+	if r.PromptIDs == nil {
+		r.PromptIDs = defaults.PromptIDs
+	}
+	for _, p := range llm.Params() {
+		if defaults.given[p.Name] && !r.given[p.Name] {
+			p.Value(&r.sampling).Set(p.Value(&defaults.sampling))
+			r.set(p.Name)
 		}
 	}
 }
 
-// engineRequest checks explicit values that engine.SamplingParams cannot tell from "not given", and converts.
-func (r *request) engineRequest() (engine.Request, error) {
-	out := engine.Request{Sampling: engine.SamplingParams{
-		MinTokens: val(r.MinTokens), Temperature: val(r.Temperature), TopK: val(r.TopK), MinP: val(r.MinP), EpsilonCutoff: val(r.EpsilonCutoff),
-		Seed: r.Seed, PresencePenalty: val(r.PresencePenalty), FrequencyPenalty: val(r.FrequencyPenalty), NoRepeatNGramSize: val(r.NoRepeatNGramSize),
-		LogitBias: r.LogitBias, BadWords: r.BadWords, Stop: r.Stop, StopTokenIDs: r.StopTokenIDs, IncludeStopInOutput: val(r.IncludeStop),
-		IgnoreEOS: val(r.IgnoreEOS), SkipSpecialTokens: r.SkipSpecialTokens, Logprobs: r.Logprobs, PromptLogprobs: r.PromptLogprobs,
-		MaxTokens: val(r.MaxTokens), N: val(r.N), TopP: val(r.TopP), TypicalP: val(r.TypicalP), RepetitionPenalty: val(r.RepetitionPenalty),
-	}}
-	for _, zero := range []struct {
-		field, bound string
-		given        bool
-	}{
-		{"max_tokens", "at least 1", isZero(r.MaxTokens)},
-		{"n", "at least 1", isZero(r.N)},
-		{"top_p", "in (0, 1]", isZero(r.TopP)},
-		{"typical_p", "in (0, 1]", isZero(r.TypicalP)},
-		{"repetition_penalty", "above 0", isZero(r.RepetitionPenalty)},
-	} {
-		if zero.given {
-			return out, &engine.ParamError{Field: zero.field, Value: 0, Bound: zero.bound}
+// engineRequest checks explicit zeros, which llm.SamplingParams cannot tell from "not given", and converts.
+func (r *request) engineRequest() (llm.Request, error) {
+	out := llm.Request{Sampling: r.sampling}
+	for _, p := range llm.Params() {
+		if p.Unset != "" && r.given[p.Name] && p.Value(&r.sampling).IsZero() {
+			return out, &llm.ParamError{Field: p.Name, Value: 0, Bound: p.Bound()}
 		}
-	}
-	if r.AllowedTokenIDs != nil {
-		out.Sampling.AllowedTokenIDs = *r.AllowedTokenIDs
 	}
 	switch {
 	case r.Prompt != nil && r.PromptIDs != nil:
@@ -118,15 +137,6 @@ func (r *request) engineRequest() (engine.Request, error) {
 	}
 	return out, nil
 }
-
-func val[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}
-
-func isZero[T int | float64](p *T) bool { return p != nil && *p == 0 }
 
 // stopWords is one text or a list of them, as in OpenAI's API.
 type stopWords []string
@@ -159,68 +169,74 @@ func (ids *tokenIDs) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ptrValue is a flag that leaves a nil pointer when it is not given.
-type ptrValue[T any] struct {
-	p     **T
-	kind  string
-	parse func(string) (T, error)
+// paramFlag sets a sampling parameter of a request.
+type paramFlag struct {
+	request *request
+	param   llm.Param
 }
 
-func ptrVar[T any](f *pflag.FlagSet, p **T, name, kind, usage string, parse func(string) (T, error)) {
-	f.Var(&ptrValue[T]{p, kind, parse}, name, usage)
-}
-
-func intVar(f *pflag.FlagSet, p **int, name, usage string) {
-	ptrVar(f, p, name, "int", usage, strconv.Atoi)
-}
-
-func floatVar(f *pflag.FlagSet, p **float64, name, usage string) {
-	ptrVar(f, p, name, "float", usage, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
-}
-
-func boolVar(f *pflag.FlagSet, p **bool, name, usage string) {
-	ptrVar(f, p, name, "bool", usage, strconv.ParseBool)
-	f.Lookup(name).NoOptDefVal = "true"
-}
-
-func (v *ptrValue[T]) Set(s string) error {
-	x, err := v.parse(s)
-	if err == nil {
-		*v.p = &x
+// Set parses a value. A flag of texts adds one.
+func (f *paramFlag) Set(s string) (err error) {
+	switch v := f.param.Value(&f.request.sampling).Addr().Interface().(type) {
+	case *int:
+		*v, err = strconv.Atoi(s)
+	case **int:
+		*v, err = pointer(strconv.Atoi(s))
+	case **int64:
+		*v, err = pointer(strconv.ParseInt(s, 10, 64))
+	case *float64:
+		*v, err = strconv.ParseFloat(s, 64)
+	case *bool:
+		*v, err = strconv.ParseBool(s)
+	case **bool:
+		*v, err = pointer(strconv.ParseBool(s))
+	case *[]string:
+		*v = append(*v, s)
+	case *[]int32:
+		*v, err = parseIDs(s)
+	case *map[int32]float64:
+		*v, err = parseBias(s)
 	}
+	f.request.set(f.param.Name)
 	return err
 }
 
-func (v *ptrValue[T]) Type() string { return v.kind }
+func pointer[T any](v T, err error) (*T, error) { return &v, err }
 
-func (v *ptrValue[T]) String() string {
-	if v.p == nil || *v.p == nil {
-		return ""
+// Type is what usage prints of the value.
+func (f *paramFlag) Type() string {
+	switch f.param.Value(&f.request.sampling).Interface().(type) {
+	case int, *int, *int64:
+		return "int"
+	case float64:
+		return "float"
+	case bool, *bool:
+		return "bool"
+	case []int32:
+		return "ids"
+	case map[int32]float64:
+		return "id=bias"
 	}
-	return fmt.Sprint(**v.p)
+	return "stringArray"
 }
 
-// biasFlag reads id=bias pairs.
-type biasFlag struct{ m *map[int32]float64 }
+// String is the default that usage prints: none.
+func (f *paramFlag) String() string { return "" }
 
-func (b *biasFlag) Set(s string) error {
+// parseBias reads id=bias pairs.
+func parseBias(s string) (map[int32]float64, error) {
 	m := map[int32]float64{}
 	for pair := range strings.SplitSeq(s, ",") {
 		id, bias, ok := strings.Cut(pair, "=")
 		n, err := strconv.ParseInt(strings.TrimSpace(id), 10, 32)
 		f, err2 := strconv.ParseFloat(strings.TrimSpace(bias), 64)
 		if !ok || err != nil || err2 != nil {
-			return fmt.Errorf("%q is not id=bias", pair)
+			return nil, fmt.Errorf("%q is not id=bias", pair)
 		}
 		m[int32(n)] = f
 	}
-	*b.m = m
-	return nil
+	return m, nil
 }
-
-func (b *biasFlag) Type() string { return "id=bias,…" }
-
-func (b *biasFlag) String() string { return "" }
 
 // parseIDs reads "1,2,3"; an empty string is no ids.
 func parseIDs(s string) (tokenIDs, error) {
