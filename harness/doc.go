@@ -29,6 +29,6 @@
 //	    leakcheck: TestGenerate: 1 of 1 goroutine(s) still running 1s after the end: goroutine 34 [chan receive] in llm.(*Engine).poll llm/engine.go:88
 //	        llm.(*Engine).poll llm/engine.go:88
 //	        created by llm.Open llm/engine.go:41
-//	        to accept: harness.Allow("llm.(*Engine).poll")
+//	        to accept: harness.Allow("goroutine: llm.(*Engine).poll created by llm.Open", "reason")
 //	to reproduce: go test example.com/llm -run '^TestGenerate$' -count=1
 package harness

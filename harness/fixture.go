@@ -45,7 +45,7 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 	for _, o := range opts {
 		o(&f.opts)
 	}
-	f.scope = leakcheck.NewScope(f.opts.name, leakcheck.Allow(f.opts.allow...))
+	f.scope = leakcheck.NewScope(f.opts.name, f.opts.allow...)
 	f.gpu = takeGPUBaseline(&f.opts) // before the host's: opening NVML opens device files
 	f.host = takeHostBaseline()
 	returned := false
@@ -113,7 +113,7 @@ func (f *Fixture) watch(e Engine) {
 		if reflect.ValueOf(v).Kind() != reflect.Pointer {
 			return // a value has no identity that could outlive it
 		}
-		opts := []leakcheck.Option{leakcheck.Allow(f.opts.allow...)}
+		opts := slices.Clone(f.opts.allow)
 		if h, ok := e.(Holder); ok {
 			opts = append(opts, leakcheck.DeviceMemory(h))
 		}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/leakcheck"
 )
 
 // Option changes how a fixture starts, or what its teardown accepts.
@@ -14,7 +15,7 @@ type options struct {
 	pkg      string // that messages name
 	start    time.Duration
 	teardown time.Duration
-	allow    []string
+	allow    []leakcheck.Option
 	source   gpuwait.Source // nil: the machine's own
 	noDevice string         // why device memory is not checked
 	slack    int64
@@ -59,10 +60,11 @@ func StartTimeout(d time.Duration) Option { return func(o *options) { o.start = 
 // outer one.
 func TeardownTimeout(d time.Duration) Option { return func(o *options) { o.teardown = d } }
 
-// Allow accepts what a finding names: a goroutine's function, a global that keeps a reference, a
-// file. The failure message gives the pattern.
-func Allow(patterns ...string) Option {
-	return func(o *options) { o.allow = append(o.allow, patterns...) }
+// Allow accepts a finding, for a reason: it is [leakcheck.Allow]. The failure message contains the
+// pattern.
+func Allow(pattern, reason string) Option {
+	accept := leakcheck.Allow(pattern, reason)
+	return func(o *options) { o.allow = append(o.allow, accept) }
 }
 
 // DeviceSource reads device memory from src instead of the machine's own NVML or sysfs.

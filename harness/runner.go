@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/enginetest/enginetest/internal/popped"
 	"github.com/enginetest/enginetest/internal/repro"
+	"github.com/enginetest/enginetest/leakcheck"
 	"github.com/enginetest/enginetest/llm"
 )
 
@@ -52,7 +54,13 @@ func Start[E Engine](t TB, open func(context.Context) (E, error), opts ...Option
 	r.fixture = f
 	t.Cleanup(func() {
 		t.Helper()
+		popped.Clear(t)
 		r.Stop()
+		if log, ok := t.(interface{ Logf(string, ...any) }); ok {
+			for _, p := range leakcheck.Unmatched(f.opts.allow...) {
+				log.Logf("%s: Allow(%q, …) matched nothing: remove it", r.pkg, p)
+			}
+		}
 	})
 	return r
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -191,8 +192,10 @@ func TestPlantedLeaksAreNamed(t *testing.T) {
 				assert.Contains(t, failures[0], want)
 			}
 			assert.NotContains(t, failures[0], `Allow("sync.`, "a pattern that every sync.WaitGroup.Go would match")
-			if accept := regexp.MustCompile(`to accept: harness.Allow\("(.*)"\)`).FindStringSubmatch(failures[0]); accept != nil && strings.Contains(failures[0], "1 of 7") {
-				assert.Empty(t, planted(harness.Allow(accept[1])), "the message says how to accept it")
+			if accept := regexp.MustCompile(`to accept: harness.Allow\((".*"), "reason"\)`).FindStringSubmatch(failures[0]); accept != nil && strings.Contains(failures[0], "1 of 7") {
+				pattern, err := strconv.Unquote(accept[1])
+				require.NoError(t, err)
+				assert.Empty(t, planted(harness.Allow(pattern, "the message says how to accept it")))
 			}
 		})
 	}

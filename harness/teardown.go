@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -142,7 +141,7 @@ func unfired(reports []llm.FaultReport) error {
 }
 
 // holdings checks that the engine's own ledger is empty, and lets go of the engine.
-func (h *handle) holdings(ctx context.Context, devices, allow []string) (string, error) {
+func (h *handle) holdings(ctx context.Context, devices []string, allow []leakcheck.Option) (string, error) {
 	e := h.engine
 	h.engine = nil
 	if e == nil {
@@ -156,7 +155,7 @@ func (h *handle) holdings(ctx context.Context, devices, allow []string) (string,
 	if len(devices) > 1 {
 		on = ", for " + strings.Join(devices, ", ")
 	}
-	return "the engine's ledger is empty" + on, leakcheck.Freed(ctx, holder, leakcheck.Allow(allow...))
+	return "the engine's ledger is empty" + on, leakcheck.Freed(ctx, holder, allow...)
 }
 
 func (f *Fixture) goroutines(ctx context.Context) (string, error) {
@@ -168,32 +167,7 @@ func (f *Fixture) references(ctx context.Context) (string, error) {
 		return "", skipped("no engine was started, or one that refers to nothing")
 	}
 	err := leakcheck.Released(ctx, f.refs...)
-	if err != nil && leaving() && onOwnStack(err) {
-		return "", skipped("the test ended in the middle (t.FailNow, t.Skip or a panic), in a function that holds the engine while this runs")
-	}
 	return fmt.Sprintf("%d tracked object(s) collected", len(f.refs)), err
-}
-
-// leaving says whether this goroutine is on its way out: its deferred calls run, and what they
-// interrupted is still on the stack.
-func leaving() bool {
-	pcs := make([]uintptr, 64)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs)])
-	for more := true; more; {
-		var f runtime.Frame
-		if f, more = frames.Next(); f.Function == "runtime.Goexit" || f.Function == "runtime.gopanic" {
-			return true
-		}
-	}
-	return false
-}
-
-// onOwnStack says whether nothing but the stack of this goroutine keeps what was found.
-func onOwnStack(err error) bool {
-	var found *leakcheck.Error
-	return errors.As(err, &found) && !slices.ContainsFunc(found.Findings, func(f leakcheck.Finding) bool {
-		return len(f.Path) == 0 || !strings.Contains(f.Path[0].Name, "(the one that checks)")
-	})
 }
 
 // hostState compares descriptors, mappings, shared memory, sockets and children with the baseline.
@@ -204,12 +178,16 @@ func (f *Fixture) hostState(ctx context.Context) (string, error) {
 	if f.host.err != nil {
 		return "", skipped("%v", f.host.err)
 	}
-	return "files, sockets, mappings, shared memory and children are as before", f.host.state.Restored(ctx, leakcheck.Allow(append(cudaKeeps, f.opts.allow...)...))
+	return "files, sockets, mappings, shared memory and children are as before", f.host.state.Restored(ctx, slices.Concat(cudaKeeps, f.opts.allow)...)
 }
 
 // cudaKeeps is what the CUDA driver holds from its first use in a process to the end of that
 // process; no call gives it back (driver 580).
-var cudaKeeps = []string{"/dev/nvidia*", "socket: unix @cuda-uvmfd-*"}
+var cudaKeeps = []leakcheck.Option{
+	leakcheck.Allow("descriptor: /dev/nvidia*", "CUDA keeps it"),
+	leakcheck.Allow("mapping: /dev/nvidia*", "CUDA keeps it"),
+	leakcheck.Allow("socket: unix @cuda-uvmfd-*", "CUDA keeps it"),
+}
 
 // gpuBaseline is what the GPUs held before the engine.
 type gpuBaseline struct {

@@ -26,7 +26,7 @@
 //	       └─ .call  method value llm.(*ModelRunner).Forward-fm
 //	          └─ receiver  *llm.ModelRunner
 //	    a cache keyed by a method value keeps its receiver: key it by the method expression, or delete the entry in Close
-//	    to accept: leakcheck.Allow("github.com/acme/llm.supportsKwargs")
+//	    to accept: leakcheck.Allow("reference: global github.com/acme/llm.supportsKwargs → *llm.ModelRunner", "reason")
 //
 // A reference that a goroutine keeps:
 //

@@ -49,7 +49,8 @@ func ExampleReleased() {
 }
 
 func ExampleAllow() {
-	ref := leakcheck.Track("engine", open("known"), leakcheck.Patience(0), leakcheck.Allow("leakcheck_test.engines"))
+	known := leakcheck.Allow("reference: global *leakcheck_test.engines → *leakcheck_test.Engine", "a cache that the process keeps")
+	ref := leakcheck.Track("engine", open("known"), leakcheck.Patience(0), known)
 	fmt.Println(ref.Released(context.Background()))
 	clear(engines)
 	// Output: <nil>
@@ -86,7 +87,7 @@ func ExampleFreed() {
 	// leakcheck: 64.0 MiB of device memory not given back by owner kv_cache (1 allocations)
 	//       64.0 MiB  kv_cache     GPU-0 (plain)
 	//     the ledger does not record stacks: make it with ledger.New(true) to see who allocated
-	//     to accept: leakcheck.Allow("kv_cache")
+	//     to accept: leakcheck.Allow("buffer: kv_cache", "reason")
 }
 
 func ExampleSnapshot() {
@@ -111,7 +112,7 @@ func ExampleDiff() {
 		fmt.Println(found.Kind, found.Signature)
 	}
 	f.Close()
-	// Output: descriptor descriptor /dev/null
+	// Output: descriptor descriptor: /dev/null
 }
 
 var history [][]byte

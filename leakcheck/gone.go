@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/metrics"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +31,7 @@ func (s *Scope) wait(ctx context.Context) (gone bool, waited time.Duration) {
 	start, pause := time.Now(), 50*time.Microsecond
 	collected, next := 0, 10*time.Millisecond
 	s.kin.look()
-	for s.running() > 0 || len(s.kin.left(s)) > 0 {
+	for s.running() > 0 && !s.accepted() || len(s.kin.left(s)) > 0 {
 		waited = time.Since(start)
 		end := waited >= s.cfg.patience || ctx.Err() != nil
 		switch {
@@ -48,6 +49,20 @@ func (s *Scope) wait(ctx context.Context) (gone bool, waited time.Duration) {
 		pause = min(2*pause, 20*time.Millisecond)
 	}
 	return true, time.Since(start)
+}
+
+// accepted reports whether an Allow covers each goroutine that carries the scope's mark.
+func (s *Scope) accepted() bool {
+	if !slices.ContainsFunc(s.cfg.allow, func(a *allowance) bool { return strings.HasPrefix(a.pattern, string(Goroutine)) }) {
+		return false
+	}
+	old := getLabels()
+	setLabels(nil)
+	defer setLabels(old)
+	return !slices.ContainsFunc(stacks(), func(g goroutine) bool {
+		return marked(g.labels) && strings.Contains(g.labels, s.mark) && !processWide(g.String()) &&
+			allowed(finding([]goroutine{g}), s.cfg.allow) == nil
+	})
 }
 
 // collectGarbage collects garbage, and waits a moment for the finalizers and cleanups of what is gone, and for what they stop.
@@ -91,8 +106,7 @@ func (s *Scope) running() (n int) {
 			continue
 		}
 		labels, stack, _ := strings.Cut(labels, "\n")
-		if !strings.Contains(labels, `"`+labelKey+`":"`) || !strings.Contains(labels, s.mark) || processWide(stack) ||
-			allowed(Finding{Signature: stack}, s.cfg.allow) {
+		if !strings.Contains(labels, `"`+labelKey+`":"`) || !strings.Contains(labels, s.mark) || processWide(stack) {
 			continue
 		}
 		count, _, _ := strings.Cut(head[strings.LastIndexByte(head, '\n')+1:], " @")

@@ -180,43 +180,35 @@ func (s *Scope) certainLeaks() error {
 
 var plumbing = regexp.MustCompile(`^(internal/|sync\.|sync/|time\.|syscall\.|net\.|os\.|io\.|bufio\.|context\.|reflect\.|crypto/tls\.|golang\.org/x/sys/)`)
 
-// where is the innermost function that says what the goroutine does, and the pattern that accepts it. Many wait in internal/poll or sync: that
-// name would accept them all.
-func (g *goroutine) where() (at frame, accept string) {
+// where is the innermost function that says what the goroutine does: many wait in internal/poll or sync.
+func (g *goroutine) where() frame {
 	for _, f := range g.frames {
 		if !plumbing.MatchString(f.fn) {
-			return f, f.fn
+			return f
 		}
 	}
-	at = frame{fn: "?"}
 	if n := len(g.frames); n > 0 {
-		at = g.frames[n-1]
+		return g.frames[n-1]
 	}
-	if g.creator.fn != "" {
-		return at, "created by " + g.creator.fn
-	}
-	return at, at.fn
+	return frame{fn: "?"}
 }
 
 // finding describes goroutines that stand at the same place.
 func finding(gs []goroutine) Finding {
 	g := gs[0]
-	top, accept := g.where()
+	top := g.where()
 	state := g.state
 	if g.since != "" {
 		state += ", for " + g.since
 	}
-	f := Finding{Kind: Goroutine, Name: fmt.Sprintf("goroutine %d", g.id), Signature: "goroutine in " + top.fn, accept: accept}
+	f := Finding{Kind: Goroutine, Name: fmt.Sprintf("goroutine %d", g.id), Signature: "goroutine: " + top.fn}
 	f.Text = fmt.Sprintf("goroutine %d [%s] in %s", g.id, state, top)
 	if len(gs) > 1 {
 		f.Text += fmt.Sprintf(" and %d like it", len(gs)-1)
 	}
 	var b strings.Builder
-	for i, fr := range g.frames {
-		f.Signature += " < " + fr.fn
-		if i < 12 {
-			fmt.Fprintln(&b, fr)
-		}
+	for _, fr := range g.frames[:min(len(g.frames), 12)] {
+		fmt.Fprintln(&b, fr)
 	}
 	if more := len(g.frames) - 12; more > 0 {
 		fmt.Fprintf(&b, "… %d more\n", more)

@@ -263,7 +263,7 @@ func (r *GrowthReport) attribute(before baseline, after map[string]SiteGrowth, r
 
 // finding puts a trend into words.
 func (r *GrowthReport) finding(t Trend, rounds int, cfg config, before baseline) Finding {
-	f := Finding{Kind: Memory, Name: t.Measure, Signature: "growth of " + t.Measure, accept: "growth of " + t.Measure}
+	f := Finding{Kind: Memory, Name: t.Measure, Signature: "memory: growth of " + t.Measure}
 	amount := func(x float64) string {
 		if t.bytes {
 			return ledger.FormatBytes(int64(x))
@@ -281,8 +281,7 @@ func (r *GrowthReport) finding(t Trend, rounds int, cfg config, before baseline)
 		}
 		for _, p := range r.Paths {
 			fmt.Fprintf(&b, "%s\n%s", p.Text, p.Detail)
-			f.Signature += "; " + p.Signature
-			f.accept = p.accept
+			f.Signature += "; " + strings.TrimSuffix(p.Signature, " → *")
 			f.Note = p.Note
 		}
 	case offHeapMeasure:

@@ -84,7 +84,7 @@ func TestGrowth(t *testing.T) {
 			f, err := os.Open(os.DevNull)
 			require.NoError(t, err)
 			files = append(files, f)
-		}, []string{"file descriptors: 1.0 more", "+4 /dev/null\n", "fds  file descriptors\n"}},
+		}, []string{"file descriptors: 1.0 more", "+4 descriptor: /dev/null\n", "fds  file descriptors\n"}},
 		{"sockets", func(int) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)

@@ -43,6 +43,9 @@ func Guard(t TB, opts ...Option) *Guarded {
 		if err := g.check(context.Background()); err != nil {
 			t.Errorf("%v", err)
 		}
+		for _, p := range Unmatched(opts...) {
+			t.Logf("leakcheck: Allow(%q, …) matched nothing: remove it", p)
+		}
 	})
 	return g
 }

@@ -40,13 +40,18 @@ func Diff(before, after *HostState) []Finding {
 		if _, ok := before.items[key]; ok || it.uncertain {
 			continue
 		}
-		out = append(out, Finding{Kind: it.kind, Name: key, Text: it.name, Signature: string(it.kind) + " " + it.what, accept: pattern(it.what)})
+		out = append(out, Finding{Kind: it.kind, Name: key, Text: it.name, Signature: signature(it.kind, it.what), accept: signature(it.kind, pattern(it.what))})
 	}
 	rank := func(f Finding) int {
 		return slices.Index([]Kind{Process, Socket, Descriptor, Mapping, SharedMemory, TemporaryFile}, f.Kind)
 	}
 	slices.SortStableFunc(out, func(a, b Finding) int { return cmp.Compare(rank(a), rank(b)) })
 	return out
+}
+
+// signature is "socket: tcp 127.0.0.1:80 listening".
+func signature(kind Kind, what string) string {
+	return string(kind) + ": " + strings.TrimPrefix(what, string(kind)+": ")
 }
 
 // newDescriptors counts the descriptors and sockets that are open now and were not before, by what they are.

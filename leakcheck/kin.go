@@ -96,7 +96,7 @@ func (k *kin) left(s *Scope) (out []goroutine) {
 		return nil
 	}
 	for _, g := range stacks() {
-		if g.why = why[g.id]; g.why == "" || marked(g.labels) || processWide(g.String()) || allowed(finding([]goroutine{g}), s.cfg.allow) {
+		if g.why = why[g.id]; g.why == "" || marked(g.labels) || processWide(g.String()) || allowed(finding([]goroutine{g}), s.cfg.allow) != nil {
 			continue
 		}
 		k.first[g.id] = true

@@ -200,7 +200,7 @@ func TestFreed(t *testing.T) {
 	err := Freed(ctx, l, brief)
 	require.ErrorContains(t, err, "64.0 MiB of device memory not given back by owner kv_cache")
 	t.Log(err)
-	require.NoError(t, Freed(ctx, l, brief, Allow("kv_cache")))
+	require.NoError(t, Freed(ctx, l, brief, Allow("buffer: kv_cache", "the test says so")))
 	require.NoError(t, l.Remove(id))
 	require.NoError(t, Freed(ctx, l))
 }
@@ -224,15 +224,15 @@ func TestHost(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 	// the patterns that the report offers work in other runs too: no port that the kernel picked, no random folder
-	assert.ErrorContains(t, err, `Allow("socket: tcp 127.0.0.1:* listening")`)
-	var patterns []string
+	assert.ErrorContains(t, err, `Allow("socket: tcp 127.0.0.1:* listening", "reason")`)
+	allow := []Option{brief}
 	var left *Error
 	require.ErrorAs(t, err, &left)
 	for _, f := range left.Findings {
 		assert.NotRegexp(t, `\d{5}`, f.accept)
-		patterns = append(patterns, f.accept)
+		allow = append(allow, Allow(f.accept, "the report said so"))
 	}
-	require.NoError(t, before.Restored(ctx, brief, Allow(patterns...)))
+	require.NoError(t, before.Restored(ctx, allow...))
 	cmd.Process.Kill()
 	cmd.Wait()
 	l.Close()
@@ -272,22 +272,52 @@ func TestWithoutDump(t *testing.T) {
 }
 
 func TestAllow(t *testing.T) {
-	sig := "global github.com/acme/llm.kwCache [].fn → method value llm.(*Runner).Forward-fm → receiver *llm.Runner"
+	f := Finding{Signature: "reference: global github.com/acme/llm.kwCache → *llm.Runner"}
 	for _, row := range []struct {
 		pattern string
 		want    bool
 	}{
-		{"github.com/acme/llm.kwCache", true},
-		{"llm.kwCache", true},
-		{"llm.kwCach", false}, // not a whole name
-		{"acme/*.kwCache", true},
-		{"llm.(*Runner).Forward-fm", true}, // "*" may also stand for itself
-		{"kwCache*method value", true},
-		{"otherCache", false},
-		{"", false},
+		{f.Signature, true},
+		{"reference: global github.com/acme/llm.kwCache → *", true},
+		{"reference: global */llm.kwCache → *llm.Runner", true},
+		{"reference: global github.com/acme/llm.kwCach", false}, // anchored at both ends
+		{"reference: llm.kwCache", false},
+		{"goroutine: global github.com/acme/llm.kwCache → *llm.Runner", false}, // another kind
 	} {
-		assert.Equal(t, row.want, allowed(Finding{Signature: sig}, []string{row.pattern}), row.pattern)
+		a := newAllowance(row.pattern, "because")
+		require.NoError(t, a.err)
+		assert.Equal(t, row.want, allowed(f, []*allowance{a}) == a, row.pattern)
+		assert.Equal(t, row.want, a.matched.Load(), row.pattern)
 	}
+	for _, bad := range []string{"", "e", "sh", "testing.(*T)", "*", "goroutine", "goroutine: *", "goroutine:*", "leak: x"} {
+		l := ledger.New(false)
+		err := Freed(ctx, l, brief, Allow(bad, "because"))
+		require.ErrorIs(t, err, ErrPattern, bad)
+		l.Add(ledger.Holding{Owner: "e", Bytes: 1})
+		err = Freed(ctx, l, brief, Allow(bad, "because"))
+		require.ErrorIs(t, err, ErrPattern, bad)
+		require.ErrorContains(t, err, "not given back by owner e", bad)
+	}
+	l := ledger.New(false)
+	l.Add(ledger.Holding{Owner: "known", Bytes: 1})
+	l.Add(ledger.Holding{Owner: "new", Bytes: 1})
+	known, stale := Allow("buffer: known", "a library's own"), Allow("buffer: gone", "fixed since")
+	var found *Error
+	require.ErrorAs(t, Freed(ctx, l, brief, known, stale), &found)
+	require.Len(t, found.Findings, 1)
+	assert.Equal(t, "buffer: new", found.Findings[0].Signature)
+	require.Len(t, found.Accepted, 1)
+	assert.Equal(t, "a library's own", found.Accepted[0].Reason)
+	assert.Equal(t, []string{"buffer: gone"}, Unmatched(known, stale))
+}
+
+// A goroutine that an Allow covers is not waited for.
+func TestAllowGoroutine(t *testing.T) {
+	s := NewScope("pool", Patience(time.Hour), Allow("goroutine: *leakcheck.TestAllowGoroutine.* created by *", "the test's"))
+	stop := make(chan bool)
+	s.Do(func() { go func() { <-stop }() })
+	require.NoError(t, s.Gone(ctx))
+	close(stop)
 }
 
 // What a goroutine in io.Copy keeps is accepted by the name of who called io.Copy: io's own name would accept all of them.
@@ -299,11 +329,11 @@ func TestAcceptedByTheCaller(t *testing.T) {
 	ref := copyTo(newEngine("copy"), r, done)
 	err = ref.Released(ctx)
 	require.ErrorContains(t, err, "in io.")
-	const caller = "github.com/enginetest/enginetest/leakcheck.copyTo.func1"
-	require.ErrorContains(t, err, `to accept: leakcheck.Allow("`+caller+`")`)
+	const pattern = "reference: goroutine github.com/enginetest/enginetest/leakcheck.copyTo.func1 → *leakcheck.engine"
+	require.ErrorContains(t, err, `to accept: leakcheck.Allow("`+pattern+`", "reason")`)
 	var le *Error
 	require.ErrorAs(t, err, &le)
-	require.NoError(t, newError(le.Findings, []string{caller}))
+	require.NoError(t, newError(le.Findings, []*allowance{newAllowance(pattern, "")}))
 	w.Close()
 	<-done
 	require.NoError(t, ref.Released(ctx))

@@ -13,7 +13,7 @@ import (
 type Option func(*config)
 
 type config struct {
-	allow    []string
+	allow    []*allowance
 	patience time.Duration
 	memory   []memoryOf
 	noPaths  bool
@@ -31,13 +31,6 @@ func configure(opts []Option) config {
 		o(&c)
 	}
 	return c
-}
-
-// Allow accepts findings: a known leak of a library, a goroutine that lives as long as the process. A pattern is a name as the report prints
-// it ("github.com/acme/llm.kwCache", "net/http.(*persistConn).readLoop", "socket:"); "*" stands for any text. When other findings are left,
-// the accepted ones are listed in [Error.Accepted].
-func Allow(patterns ...string) Option {
-	return func(c *config) { c.allow = append(c.allow, patterns...) }
 }
 
 // Patience sets how long a check waits before it calls something leaked (default one second). The context can only shorten it.

@@ -37,7 +37,7 @@ func explain(refs []*Ref, fs []Finding) []Finding {
 			under[which[k]] = true
 			continue
 		}
-		fill(f, p)
+		fill(f, p, refs[which[k]].typ.String())
 		if len(p.On) > 0 { // the nearest tracked object on the way is the one to look at
 			owner := which[p.On[len(p.On)-1]]
 			fs[owner].Also = append(fs[owner].Also, f.Name)
@@ -57,7 +57,8 @@ func targetsOf(refs []*Ref) (targets []retain.Target, which []int) {
 	return targets, which
 }
 
-func fill(f *Finding, p retain.Path) {
+// fill adds the path to a finding about an object of type kept.
+func fill(f *Finding, p retain.Path, kept string) {
 	if p.Gone {
 		f.Note = "it went while the heap was dumped: it is slow, not leaked; Patience sets how long a check waits"
 		return
@@ -69,7 +70,8 @@ func fill(f *Finding, p retain.Path) {
 	for _, s := range p.Steps {
 		f.Path = append(f.Path, Step{Kind: s.Kind, Name: s.Name, Edge: s.Edge, Type: s.Type, Note: s.Note, Addr: s.Addr, Size: s.Size})
 	}
-	f.Detail, f.Signature, f.accept, f.Note = retain.Format(p.Steps), p.Signature, p.Accept, p.Hint
+	f.Detail, f.cause, f.Note = retain.Format(p.Steps), p.Signature, p.Hint
+	f.Signature = string(Reference) + ": " + p.Cause + " → " + kept
 	if p.Reaches >= 64<<10 {
 		f.Text += fmt.Sprintf("; %s of heap can be reached from it", ledger.FormatBytes(int64(p.Reaches)))
 	}
@@ -82,11 +84,11 @@ func group(fs []Finding, under map[int]bool) (out []Finding) {
 		if under[i] {
 			continue
 		}
-		if k, ok := first[f.Signature]; ok && len(f.Path) > 0 {
+		if k, ok := first[f.cause]; ok && len(f.Path) > 0 {
 			out[k].Also = append(out[k].Also, f.Name)
 			continue
 		}
-		first[f.Signature] = len(out)
+		first[f.cause] = len(out)
 		out = append(out, f)
 	}
 	for i, f := range out {
@@ -106,8 +108,8 @@ func explainSites(sites []string, before map[uint64]bool) (fs []Finding) {
 	seen := map[string]bool{}
 	for _, p := range paths {
 		var f Finding
-		if fill(&f, p); p.Err == nil && !seen[f.Signature] && len(fs) < 3 {
-			seen[f.Signature] = true
+		if fill(&f, p, "*"); p.Err == nil && !p.Gone && !p.Excused && !seen[f.cause] && len(fs) < 3 {
+			seen[f.cause] = true
 			f.Text = "one of these objects is kept by"
 			fs = append(fs, f)
 		}

@@ -1,8 +1,8 @@
 package leakcheck
 
 import (
+	"cmp"
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -33,14 +33,17 @@ type Finding struct {
 	Detail string
 	// Path leads from a root to a tracked object, root first; nil when it is not known, and for other kinds.
 	Path []Step
-	// Signature is the same for findings with the same cause: names without addresses, ids and sizes. Allow matches it.
+	// Signature is the same for findings of the same kind, cause and type: the kind, then names without addresses, ids and sizes. Allow matches it.
 	Signature string
+	// Reason is that of the Allow that accepts it, in [Error.Accepted].
+	Reason string
 	// Also names the other tracked objects that hang on the same path and would go with this one.
 	Also []string
 	// Note says why something is not known, or that one line of advice; empty when there is none.
 	Note string
 
-	accept string // the shortest pattern that Allow takes for it
+	accept string // the pattern that Allow takes for it in every run; "" for the signature itself
+	cause  string // the whole path, in findings about references
 }
 
 // Error is what every check returns when something is left. Use errors.As to get at the findings.
@@ -63,8 +66,8 @@ func (e *Error) Error() string {
 				b.WriteString("\n" + indent(s))
 			}
 		}
-		if f.accept != "" {
-			fmt.Fprintf(&b, "\n    to accept: leakcheck.Allow(%q)", f.accept)
+		if accept := f.pattern(); accept != "" {
+			fmt.Fprintf(&b, "\n    to accept: leakcheck.Allow(%q, \"reason\")", accept)
 		}
 	}
 	return b.String()
@@ -72,45 +75,5 @@ func (e *Error) Error() string {
 
 func indent(s string) string { return "    " + strings.ReplaceAll(s, "\n", "\n    ") }
 
-// newError sorts findings into those that count and those that a pattern accepts; nil when none counts.
-func newError(fs []Finding, allow []string) error {
-	e := &Error{}
-	for _, f := range fs {
-		if allowed(f, allow) {
-			e.Accepted = append(e.Accepted, f)
-		} else {
-			e.Findings = append(e.Findings, f)
-		}
-	}
-	if len(e.Findings) == 0 {
-		return nil
-	}
-	return e
-}
-
-// allowed reports whether a pattern covers the finding: it occurs in the signature, "*" standing for any text.
-func allowed(f Finding, patterns []string) bool {
-	for _, p := range patterns {
-		if p != "" && contains(f.Signature, p) {
-			return true
-		}
-	}
-	return false
-}
-
-// contains looks for a pattern in s from the start of a word to the end of one, so that "llm.cache" does not accept "llm.cacheOfWeights".
-func contains(s, pattern string) bool {
-	expr := strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, `.*`)
-	if wordByte(pattern[0]) {
-		expr = `\b` + expr
-	}
-	if wordByte(pattern[len(pattern)-1]) {
-		expr += `\b`
-	}
-	ok, err := regexp.MatchString(expr, s)
-	return ok && err == nil
-}
-
-func wordByte(c byte) bool {
-	return c == '_' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
-}
+// pattern is what Allow takes for the finding.
+func (f *Finding) pattern() string { return cmp.Or(f.accept, f.Signature) }

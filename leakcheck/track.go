@@ -238,7 +238,7 @@ func describe(left []*Ref, took time.Duration, gcs int, cfg config) []Finding {
 	var out []Finding
 	for _, r := range left {
 		f := Finding{Kind: Reference, Name: r.name, Text: r.verdict(took, gcs)}
-		f.Signature, f.accept = "tracked as "+r.name, r.name
+		f.Signature = fmt.Sprintf("%s: %s tracked as %s", Reference, r.typ, r.name)
 		out = append(out, f)
 	}
 	if cfg.noPaths {

@@ -29,8 +29,8 @@ func StartTimeout(d time.Duration) Option { return harness.StartTimeout(d) }
 // TeardownTimeout is [harness.TeardownTimeout]: the budget of the whole teardown.
 func TeardownTimeout(d time.Duration) Option { return harness.TeardownTimeout(d) }
 
-// Allow is [harness.Allow]: it accepts what a finding names.
-func Allow(patterns ...string) Option { return harness.Allow(patterns...) }
+// Allow is [harness.Allow]: it accepts a finding, for a reason.
+func Allow(pattern, reason string) Option { return harness.Allow(pattern, reason) }
 
 // DeviceSource is [harness.DeviceSource]: where device memory is read from.
 func DeviceSource(src gpuwait.Source) Option { return harness.DeviceSource(src) }

@@ -336,7 +336,8 @@ func TestSeveral(t *testing.T) {
 		if gpus() > 0 && os.Getenv("MALLOC_ARENA_MAX") == "" {
 			// What the driver has freed stays with the C library, up to 64 MiB in each of 8 arenas
 			// a core, and which one an engine's thread gets is chance.
-			opts = append(opts, leakcheck.Allow("growth of memory outside the Go heap"))
+			opts = append(opts, leakcheck.Allow("memory: growth of memory outside the Go heap",
+				"the C library keeps what the driver has freed"))
 		}
 		leakcheck.Growth(t, rounds(10, 50), func(int) {
 			e, err := engine.Open(t.Context(), cfg)

@@ -27,7 +27,7 @@ type Target struct {
 type Path struct {
 	Steps     []Step // root first, the target last
 	Signature string // the same for paths that differ in addresses, ids and indexes only
-	Accept    string // the name of the root, for a list of known leaks
+	Cause     string // the root alone, for a list of known leaks: "global github.com/acme/llm.kwCache"
 	Hint      string // advice for the usual culprits
 	Reaches   uint64 // bytes that can be reached from the target
 	On        []int  // other targets that lie on this path, before the target
@@ -222,7 +222,7 @@ func (x *explainer) path(i int, t Target, all []int) (p Path) {
 	views, expected, labels := x.typed(objects, slots, first, x.targetView(i, t))
 	p.Steps = x.steps(rootStep, objects, views, expected, labels)
 	x.foldRoot(&p)
-	p.Signature, p.Accept = signature(p.Steps)
+	p.Signature, p.Cause = signature(p.Steps)
 	p.Hint = x.hint(p.Steps, views, labels)
 	p.Reaches, _ = x.d.Reach(i, 1<<17)
 	return p

@@ -183,7 +183,8 @@ var digits = regexp.MustCompile(`\[[^\]]*\]|0x[0-9a-f]+|\+[0-9]+`)
 var libraryMethod = regexp.MustCompile(`^([a-z0-9]+(?:/[a-z0-9]+)*\.\(\*\w+\))\.\w+$`)
 
 // signature is the path without what differs from run to run.
-func signature(steps []Step) (sig, accept string) {
+// cause names the root only, or the first thing that hangs on a root that has no name of its own.
+func signature(steps []Step) (sig, cause string) {
 	parts := make([]string, len(steps))
 	for i, s := range steps {
 		parts[i] = s.Kind + " " + s.key
@@ -195,17 +196,17 @@ func signature(steps []Step) (sig, accept string) {
 		}
 	}
 	root := steps[0]
-	accept = strings.TrimPrefix(root.key, "goroutine in ")
-	if _, caller, ok := strings.Cut(accept, " < "); ok {
-		accept = caller
+	cause = strings.TrimPrefix(root.key, "goroutine in ")
+	if _, caller, ok := strings.Cut(cause, " < "); ok {
+		cause = caller
 	}
-	if m := libraryMethod.FindStringSubmatch(accept); m != nil && root.Kind == "goroutine" {
-		accept = m[1] // several goroutines work for such a value: readLoop and writeLoop of a connection
+	if m := libraryMethod.FindStringSubmatch(cause); m != nil && root.Kind == "goroutine" && !strings.HasPrefix(cause, "testing.") {
+		cause = m[1] + ".*" // several goroutines work for such a value: readLoop and writeLoop of a connection
 	}
-	if len(steps) > 2 && (root.Kind == "timer" || root.Kind == "test cleanup") || accept == "" || root.Kind == "unknown root" {
-		accept = steps[1].key
+	if len(steps) > 2 && (root.Kind == "timer" || root.Kind == "test cleanup") || cause == "" || root.Kind == "unknown root" {
+		cause = steps[1].key
 	}
-	return strings.Join(parts, " → "), accept
+	return strings.Join(parts, " → "), root.Kind + " " + strings.TrimPrefix(cause, root.Kind+" ")
 }
 
 // Format draws the path, one line a step, root first.
