@@ -93,10 +93,11 @@ func (g *guard) start(f *Family, cmd *exec.Cmd, files []*os.File) (err error) {
 
 // connect makes the socket and the log.
 func (g *guard) connect() (theirs *os.File, err error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("proc: a socket for the supervisor: %w", err)
 	}
+	_ = unix.SetNonblock(pair[0], true) // for Go's poller; the supervisor's end blocks
 	g.conn = os.NewFile(uintptr(pair[0]), "supervisor")
 	theirs = os.NewFile(uintptr(pair[1]), "supervisor")
 	log, err := unix.MemfdCreate("supervisor", unix.MFD_CLOEXEC)

@@ -3,6 +3,7 @@ package proc
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"sync"
@@ -34,19 +35,35 @@ func init() {
 
 // A supervisor is the parent of a leader, and of every process of the family whose own parent ends.
 type supervisor struct {
-	conn  *os.File
-	empty chan struct{} // closed when no child is left; then there are no descendants either
-
-	mu      sync.Mutex // held while processes are reaped, and while they are signaled by number
-	leader  int        // 0 when it is reaped
-	sending sync.Mutex
+	conn   control
+	mu     sync.Mutex // held while processes are reaped, and while they are signaled by number
+	leader int        // 0 when it is reaped
 }
 
+// A control is the supervisor's end of the socket. It blocks: this process has nothing else to do.
+type control int
+
+func (c control) Read(b []byte) (int, error) {
+	for {
+		n, err := syscall.Read(int(c), b)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, io.EOF
+		default:
+			return n, nil
+		}
+	}
+}
+
+func (c control) Write(b []byte) (int, error) { return syscall.Write(int(c), b) }
+
 func supervise(parent int) {
-	s := &supervisor{conn: os.NewFile(controlFD, "control"), empty: make(chan struct{})}
+	s := &supervisor{conn: controlFD}
 	syscall.CloseOnExec(controlFD)
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-	catchSignals()
 	l, err := receiveLaunch(s.conn)
 	if err != nil {
 		return // the parent has ended
@@ -60,21 +77,16 @@ func supervise(parent int) {
 	}
 	s.leader = pid
 	s.tell(msgStarted, uint32(pid))
-	go s.reap()
+	signal.Ignore(terminal...) // only now: the leader would inherit it
 	go s.watch(parent)
 	go s.serve()
-	<-s.empty
+	s.reap()
 	s.tell(msgGone, 0)
 }
 
-// catchSignals makes the signals that end a process do nothing to this one. Ignored, they would be
-// ignored in the leader too; those that are ignored already stay so, as nohup wants it.
-func catchSignals() {
-	for _, sig := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGPIPE} {
-		if !signal.Ignored(sig) {
-			signal.Notify(make(chan os.Signal, 1), sig)
-		}
-	}
+// terminal are the signals that would end this process, though they mean the family.
+var terminal = []os.Signal{
+	unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGPIPE,
 }
 
 // start starts the leader and lets go of its files.
@@ -95,13 +107,10 @@ func (l launch) start() (pid int, err error) {
 	return pid, err
 }
 
-func (s *supervisor) tell(kind byte, arg uint32) {
-	s.sending.Lock()
-	defer s.sending.Unlock()
-	_ = message{kind, arg}.send(s.conn) // fails when the parent has ended, which watch sees
-}
+// tell fails when the parent has ended, which watch sees.
+func (s *supervisor) tell(kind byte, arg uint32) { _ = message{kind, arg}.send(s.conn) }
 
-// reap takes the ends of all children until there are none.
+// reap takes the ends of all children until there are none. Then there are no descendants either.
 func (s *supervisor) reap() {
 	for {
 		// The dead keep their numbers until the lock is held.
@@ -110,7 +119,6 @@ func (s *supervisor) reap() {
 			continue
 		}
 		if err != nil || !s.reapDead() {
-			close(s.empty)
 			return
 		}
 	}
@@ -190,14 +198,11 @@ func (s *supervisor) signalAll(sig syscall.Signal) {
 	}
 }
 
-// killAll kills until none is left. A process in an uninterruptible system call makes it wait.
+// killAll kills until none is left, which is the end of this process. One in an uninterruptible
+// system call makes it wait.
 func (s *supervisor) killAll() {
 	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		s.signalAll(syscall.SIGKILL)
-		select {
-		case <-s.empty:
-			return
-		case <-time.After(pause):
-		}
+		time.Sleep(pause)
 	}
 }
