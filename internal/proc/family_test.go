@@ -133,8 +133,10 @@ var escapes = []struct {
 	{"setsid", `setsid "$@" & wait`, []Escape{EscapeSession}},
 	{"daemon", `(setsid "$@" &)`, []Escape{EscapeSession, EscapeParent}},
 	{"cleared environment", `env -i "$@" & wait`, []Escape{EscapeEnvironment}},
-	{"daemon without environment and files", `(env -i setsid "$@" </dev/null >/dev/null 2>&1 3>&- &)`,
-		[]Escape{EscapeSession, EscapeParent, EscapeEnvironment}},
+	{
+		"daemon without environment and files", `(env -i setsid "$@" </dev/null >/dev/null 2>&1 3>&- &)`,
+		[]Escape{EscapeSession, EscapeParent, EscapeEnvironment},
+	},
 	{"own group", `bash -c "set -m; \"\$@\" & wait" bash "$@"`, []Escape{EscapeGroup}},
 	{"nohup", `nohup "$@" >/dev/null 2>&1 & exit 0`, []Escape{EscapeParent}},
 	{"wrapper", `sh -c 'sh -c "\"\$@\"; true" sh "$@"; true' sh "$@"; true`, nil},
