@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"context"
 	"slices"
 	"unicode/utf8"
 )
@@ -16,15 +17,23 @@ type bpe struct {
 	fallback     [256]int32       // byteFallback: the token <0xNN> of each byte, -1 when there is none
 	byteFallback bool
 	fuseUnk      bool
-	unk          int32 // -1 when there is none: unknown characters are dropped
+	unk          int32  // -1 when there is none: unknown characters are dropped
+	seams        *seams // where a text can be cut; nil: nowhere
 }
 
 type merge struct{ rank, id int32 }
 
 func pair(a, b int32) uint64 { return uint64(uint32(a))<<32 | uint64(uint32(b)) }
 
-// scratch is one encoding's working memory. It remembers short words, because text repeats them.
+// scratch is one encoding's working memory and its bounds. It remembers short words, because text repeats them.
 type scratch struct {
+	ctx  context.Context
+	most int   // tokens
+	err  error // why the encoding has stopped
+	work int   // words so far, and parts of long ones
+
+	pieces, next []piece
+
 	ids   []int32
 	link  []link
 	heap  candidates
@@ -36,15 +45,44 @@ const (
 	shortWord = 32      // characters
 )
 
-func newScratch() *scratch { return &scratch{words: map[string][]int32{}} }
+func newScratch(ctx context.Context, most int) *scratch {
+	return &scratch{ctx: ctx, most: most, words: map[string][]int32{}}
+}
 
-// encode appends the tokens of a word.
-func (m *bpe) encode(out []int32, word string, s *scratch) []int32 {
+// askEvery is how many words are encoded between two looks at the context.
+const askEvery = 64
+
+// goesOn reports whether the encoding, with n tokens so far, is within its bounds. If not, err says why.
+func (s *scratch) goesOn(n int) bool {
+	if s.err == nil && n > s.most {
+		s.err = &TooLongError{AtLeast: n, Most: s.most}
+	}
+	if s.work++; s.err == nil && s.work%askEvery == 1 {
+		s.err = s.ctx.Err()
+	}
+	return s.err == nil
+}
+
+// encode appends the tokens of a piece of text; they are incomplete when s has an error.
+func (m *bpe) encode(out []int32, text string, s *scratch) []int32 {
 	if m.whole != nil {
-		if id, ok := m.whole[word]; ok {
+		if id, ok := m.whole[text]; ok {
 			return append(out, id)
 		}
 	}
+	if m.seams == nil {
+		return m.word(out, text, s)
+	}
+	for text != "" && s.goesOn(len(out)) {
+		end := m.seams.next(text)
+		out = m.word(out, text[:end], s)
+		text = text[end:]
+	}
+	return out
+}
+
+// word appends the tokens of a text that is merged as a whole.
+func (m *bpe) word(out []int32, word string, s *scratch) []int32 {
 	if len(word) > shortWord {
 		return m.merge(out, word, s)
 	}
@@ -199,7 +237,10 @@ func (m *bpe) mergeLong(out []int32, s *scratch) []int32 {
 	for i := range s.link {
 		consider(int32(i))
 	}
-	for len(s.heap) > 0 {
+	for n := 1; len(s.heap) > 0; n++ {
+		if n%64 == 0 && !s.goesOn(len(out)) {
+			return out
+		}
 		c := s.heap.pop()
 		left := &s.link[c.at]
 		if left.id < 0 || left.next < 0 {

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +19,7 @@ func TestHeapAndScanAgree(t *testing.T) {
 	words := rapid.StringMatching(`[a-z ',.0-9é日]{2,10}`)
 	rapid.Check(t, func(t *rapid.T) {
 		word := words.Draw(t, "word")
-		s := newScratch()
+		s := newScratch(t.Context(), math.MaxInt)
 		s.ids = m.bytes(nil, word)
 		long := m.mergeLong(nil, s)
 		short := m.mergeShort(m.bytes(nil, word))

@@ -21,10 +21,11 @@ type parser struct {
 	byteLevel bool // a pre-tokenizer maps bytes
 	fused     bool // the decoder so far makes one text of all tokens
 	growth    int  // how many times longer all Replace steps together can make a text
+	limits    shrinkage
 }
 
 func parse(file string, data []byte) (t *Tokenizer, err error) {
-	p := &parser{file: file, growth: 1}
+	p := &parser{file: file, growth: 1, limits: shrinkage{bytes: 1}}
 	defer func() {
 		if r := recover(); r != nil {
 			e, ok := r.(*checkpoint.Error)
@@ -51,6 +52,7 @@ func parse(file string, data []byte) (t *Tokenizer, err error) {
 	p.model(t, f.Model)
 	p.vocabulary(t, f.Added)
 	t.added = newAddedTokens(f.Added, t.normalize)
+	t.bound = p.limits.bound(t, f.Added)
 	p.postProcessor(t, "post_processor", f.PostProcessor)
 	p.decoder(t, "decoder", f.Decoder)
 	if absent(f.Decoder) {
@@ -118,6 +120,7 @@ func (p *parser) normalizer(t *Tokenizer, field string, raw json.RawMessage) {
 	}
 	p.read(field, raw, &c)
 	var n normalizer
+	p.limits.add(kind, &c.Pattern, c.Content)
 	switch kind {
 	case "NFC":
 		n = form(norm.NFC)
@@ -226,6 +229,7 @@ func (p *parser) splitBy(field string, raw json.RawMessage) splitBy {
 	if !ok {
 		p.fail(field+".behavior", "unknown", strconv.Quote(c.Behavior), "one of "+strings.Join(slices.Sorted(maps.Keys(behaviors)), ", "))
 	}
+	p.limits.drops = p.limits.drops || b == removed
 	if c.Pattern.Regex == nil {
 		return splitBy{literal(p.literal(field, c.Pattern)), b, c.Invert}
 	}

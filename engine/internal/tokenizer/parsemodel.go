@@ -51,6 +51,9 @@ func (p *parser) model(t *Tokenizer, raw json.RawMessage) {
 			p.fail("model.byte_fallback", "not supported with a ByteLevel pre-tokenizer", fmt.Sprintf("no token for byte 0x%02X", b), "all 256 bytes in the vocabulary")
 		}
 	}
+	if !m.byteLevel { // whose pieces are words
+		m.seams = newSeams(c.Vocab, c.Merges)
+	}
 	if c.IgnoreMerges {
 		m.whole = c.Vocab
 		if m.byteLevel {

@@ -77,6 +77,14 @@ func (b splitBy) one(out []piece, p piece) []piece {
 	gap := 0
 	for i := 0; i < len(p.text); {
 		end := b.pattern.next(p.text, i)
+		if l, ok := b.pattern.(literal); ok && end == i {
+			n := strings.Index(p.text[i:], string(l))
+			if n < 0 {
+				break
+			}
+			i += n
+			continue
+		}
 		if end == i {
 			_, n := utf8.DecodeRuneInString(p.text[i:])
 			i += n

@@ -11,7 +11,9 @@
 package tokenizer
 
 import (
+	"context"
 	"fmt"
+	"math"
 	"os"
 	"unicode/utf8"
 
@@ -29,6 +31,7 @@ type Tokenizer struct {
 	ids       map[string]int32 // every token: the model's and the added ones
 	tokens    []string         // by id, as decoders see them; "" where the id is free
 	known     []bool           // by id
+	bound     bound
 }
 
 // maxFile bounds tokenizer.json. The largest published ones (256 k tokens) are near 35 MB.
@@ -60,32 +63,60 @@ func Parse(data []byte) (*Tokenizer, error) { return parse("tokenizer.json", dat
 // spelled out in the text become their ids either way, as in Hugging Face's library. Bytes that are not UTF-8 are first replaced by U+FFFD,
 // one for each maximal part of a character, as Python's errors="replace" does. truncation and padding of the file are not applied.
 func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
+	ids, _ := t.encode(context.Background(), text, addSpecial, math.MaxInt) // without bounds nothing stops it
+	return ids
+}
+
+// EncodeAtMost is Encode for a text that may be hostile. It stops with its context, and with a
+// [TooLongError] as soon as the text must have more than most tokens: before any other work when its
+// length says so.
+func (t *Tokenizer) EncodeAtMost(ctx context.Context, text string, addSpecial bool, most int) ([]int32, error) {
+	if n := t.bound.least(text, most); n > most {
+		return nil, &TooLongError{AtLeast: n, Most: most}
+	}
+	return t.encode(ctx, text, addSpecial, most)
+}
+
+func (t *Tokenizer) encode(ctx context.Context, text string, addSpecial bool, most int) ([]int32, error) {
 	if !utf8.ValidString(text) {
 		text = validUTF8(text)
 	}
-	ids := make([]int32, 0, len(text)/3+8)
-	var pieces, next []piece
-	scratch := newScratch()
+	ids := make([]int32, 0, min(len(text)/3, most)+8)
+	s := newScratch(ctx, most)
 	for _, section := range t.added.sections(text, t.normalize) {
 		if section.id >= 0 {
 			ids = append(ids, section.id)
-			continue
+		} else if section.text != "" {
+			ids = t.encodeSection(ids, section.piece, s)
 		}
-		if section.text == "" {
-			continue
-		}
-		pieces = append(pieces[:0], section.piece)
-		for _, s := range t.split {
-			next = s.split(next[:0], pieces)
-			pieces, next = next, pieces
-		}
-		for _, p := range pieces {
-			ids = t.model.encode(ids, p.text, scratch)
+		if !s.goesOn(len(ids)) {
+			return nil, s.err
 		}
 	}
 	if addSpecial {
 		for _, p := range t.post {
 			ids = p.apply(ids)
+		}
+	}
+	if len(ids) > most {
+		return nil, &TooLongError{AtLeast: len(ids), Most: most}
+	}
+	return ids, nil
+}
+
+// encodeSection appends the tokens of text without added tokens; they are incomplete when s has an error.
+func (t *Tokenizer) encodeSection(ids []int32, text piece, s *scratch) []int32 {
+	pieces := append(s.pieces[:0], text)
+	next := s.next
+	for _, step := range t.split {
+		next = step.split(next[:0], pieces)
+		pieces, next = next, pieces
+	}
+	s.pieces, s.next = pieces, next
+	for _, p := range pieces {
+		ids = t.model.encode(ids, p.text, s)
+		if !s.goesOn(len(ids)) {
+			break
 		}
 	}
 	return ids
