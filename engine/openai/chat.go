@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -55,7 +56,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	case q.Logprobs:
 		params.Logprobs = new(int)
 	}
-	text, err := q.render(m.templates)
+	text, err := q.render(r.Context(), m.templates)
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 }
 
 // render turns the messages into the prompt.
-func (q *chatRequest) render(templates *chat.Templates) (string, error) {
+func (q *chatRequest) render(ctx context.Context, templates *chat.Templates) (string, error) {
 	c := chat.Conversation{AddGenerationPrompt: q.AddGenerationPrompt == nil || *q.AddGenerationPrompt}
 	if q.Messages == nil {
 		return "", invalid("messages", "missing_required_parameter", "it is missing")
@@ -107,7 +108,7 @@ func (q *chatRequest) render(templates *chat.Templates) (string, error) {
 			return "", invalid("chat_template_kwargs", "invalid_type", "want an object")
 		}
 	}
-	return templates.Render(c)
+	return templates.Render(ctx, c)
 }
 
 func isText(v any) bool {

@@ -346,7 +346,7 @@ func TestMessagesReachTheTemplate(t *testing.T) {
 	} {
 		var q chatRequest
 		require.NoError(t, readRequest(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(in)), &q), in)
-		got, err := q.render(templates)
+		got, err := q.render(t.Context(), templates)
 		if err != nil {
 			got = err.Error()
 		}

@@ -25,6 +25,15 @@ func number(v any) (i int64, f float64, isInt, ok bool) {
 // equal is Python's ==.
 func (r *run) equal(a, b any) bool {
 	r.charge(1)
+	if r.nested++; r.nested > 10*maxNesting {
+		fail(Bound, r.line, "values that are compared nest deeper than %d", 10*maxNesting)
+	}
+	same := r.same(a, b)
+	r.nested--
+	return same
+}
+
+func (r *run) same(a, b any) bool {
 	if ai, af, aInt, ok := number(a); ok {
 		bi, bf, bInt, ok := number(b)
 		if aInt && bInt {

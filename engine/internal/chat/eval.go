@@ -349,7 +349,7 @@ func (r *run) floats(op string, a, b float64) any {
 	case "*":
 		return a * b
 	case "**":
-		return math.Pow(a, b)
+		return r.power(a, b)
 	}
 	if b == 0 {
 		fail(Runtime, r.line, "division by zero")
@@ -365,6 +365,21 @@ func (r *run) floats(op string, a, b float64) any {
 		return m
 	}
 	return math.Floor((a - m) / b)
+}
+
+// power is Python's: where Go has an infinity, or no number, Python has an error or a complex number.
+func (r *run) power(a, b float64) float64 {
+	p := math.Pow(a, b)
+	finite := !math.IsInf(a, 0) && !math.IsInf(b, 0)
+	switch {
+	case a == 0 && b < 0:
+		fail(Runtime, r.line, "zero to a negative power")
+	case finite && math.IsInf(p, 0):
+		fail(Runtime, r.line, "the power of a number is too large")
+	case finite && math.IsNaN(p) && !math.IsNaN(a) && !math.IsNaN(b):
+		fail(Unsupported, r.line, "a complex number")
+	}
+	return p
 }
 
 func (e *call) eval(r *run, s *scope) any { return e.with(r, s, nil) }

@@ -6,7 +6,9 @@ import "slices"
 func (p *parser) expression() expr {
 	defer p.deeper()()
 	e := p.or()
+	var n chain
 	for p.skipName("if") {
+		n.longer(p)
 		c := &condExpr{cond: p.or(), yes: e}
 		if p.skipName("else") {
 			c.no = p.expression()
@@ -18,7 +20,9 @@ func (p *parser) expression() expr {
 
 func (p *parser) or() expr {
 	e := p.and()
+	var n chain
 	for p.skipName("or") {
+		n.longer(p)
 		e = &logic{or: true, a: e, b: p.and()}
 	}
 	return e
@@ -26,7 +30,9 @@ func (p *parser) or() expr {
 
 func (p *parser) and() expr {
 	e := p.not()
+	var n chain
 	for p.skipName("and") {
+		n.longer(p)
 		e = &logic{a: e, b: p.not()}
 	}
 	return e
@@ -64,11 +70,13 @@ func (p *parser) comparison() expr {
 // left reads operators of one precedence.
 func (p *parser) left(next func() expr, ops ...string) expr {
 	e := next()
+	var n chain
 	for {
 		t := p.peek()
 		if t.kind != tokOp || !slices.Contains(ops, t.text) {
 			return e
 		}
+		n.longer(p)
 		p.take()
 		e = &binary{line: t.line, op: t.text, a: e, b: next()}
 	}
@@ -81,7 +89,9 @@ func (p *parser) power() expr   { return p.left(p.withFilters, "**") }
 
 func (p *parser) withFilters() expr {
 	e := p.unary()
+	var n chain
 	for {
+		n.longer(p)
 		switch {
 		case p.isOp("|"):
 			e = p.filter(e, false)
@@ -106,7 +116,9 @@ func (p *parser) unary() expr {
 	default:
 		e = p.primary()
 	}
+	var n chain
 	for {
+		n.longer(p)
 		switch {
 		case p.isOp("."), p.isOp("["):
 			e = p.subscript(e)
@@ -277,6 +289,9 @@ func (p *parser) subscribed() expr {
 		}
 		slice = true
 	}
+	if !slice && parts[0] == nil {
+		p.unexpected("an index")
+	}
 	if !slice {
 		return parts[0]
 	}
@@ -313,7 +328,9 @@ func (p *parser) call(e expr) expr {
 
 // filter reads filters behind e. Without bars: one filter whose name comes first, and more behind bars.
 func (p *parser) filter(e expr, named bool) expr {
+	var n chain
 	for named || p.isOp("|") {
+		n.longer(p)
 		if !named {
 			p.take()
 		}
@@ -362,7 +379,9 @@ func (p *parser) test(e expr) expr {
 // testArgument reads the argument of a test without brackets: it has no operators and no filters.
 func (p *parser) testArgument() expr {
 	e := p.primary()
+	var n chain
 	for {
+		n.longer(p)
 		switch {
 		case p.isOp("."), p.isOp("["):
 			e = p.subscript(e)

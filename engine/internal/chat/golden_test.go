@@ -73,7 +73,7 @@ func TestEqualToTransformers(t *testing.T) {
 			var got string
 			tmpl, err := Parse(c.Name, c.Template)
 			if err == nil {
-				got, err = tmpl.Render(c.vars, frozenClock)
+				got, err = tmpl.Render(t.Context(), c.vars, frozenClock)
 			}
 			var e *Error
 			if what, ok := unsupported[c.Name]; ok {
@@ -99,7 +99,7 @@ func TestOrderOfKeys(t *testing.T) {
 	require.NoError(t, err)
 	tmpl, err := Parse("t", "{{ v | tojson }}")
 	require.NoError(t, err)
-	got, err := tmpl.Render(newDict("v", v), nil)
+	got, err := tmpl.Render(t.Context(), newDict("v", v), nil)
 	require.NoError(t, err)
 	if got != in { // order and separators too
 		t.Errorf("got %s, want %s", got, in)

@@ -94,16 +94,21 @@ type jsonWriter struct {
 	item, pair string // separators
 }
 
+const maxIndent = 1000
+
 func toJSON(r *run, v any, a []any) any {
 	w := &jsonWriter{r: r, ascii: truth(given(a[0], false)), sortKeys: truth(given(a[3], false)), item: ", ", pair: ": "}
 	switch n := given(a[1], nil).(type) {
 	case nil:
 	case string:
+		if len(n) > maxIndent {
+			fail(Bound, r.line, "tojson's indent has %d bytes, at most %d", len(n), maxIndent)
+		}
 		w.indent, w.newline = n, true
 	default:
 		width := r.integer(n, "tojson's indent")
-		if width > 1000 {
-			fail(Bound, r.line, "tojson's indent is %d", width)
+		if width > maxIndent {
+			fail(Bound, r.line, "tojson's indent is %d, at most %d", width, maxIndent)
 		}
 		w.indent, w.newline = strings.Repeat(" ", max(width, 0)), true
 	}

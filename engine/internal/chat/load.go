@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -143,9 +144,9 @@ func (t *Templates) Names() []string {
 	})
 }
 
-// Render turns a conversation into a prompt. Without a name, it takes the template "tool_use" when there are tools and such a template, and else
+// Render turns a conversation into a prompt, until its context ends. Without a name, it takes the template "tool_use" when there are tools and such a template, and else
 // "default".
-func (t *Templates) Render(c Conversation) (string, error) {
+func (t *Templates) Render(ctx context.Context, c Conversation) (string, error) {
 	name := c.Template
 	if name == "" {
 		name = "default"
@@ -174,5 +175,5 @@ func (t *Templates) Render(c Conversation) (string, error) {
 	}
 	vars.Set("documents", nil)
 	vars.Set("add_generation_prompt", c.AddGenerationPrompt)
-	return tmpl.Render(vars, c.Now)
+	return tmpl.Render(ctx, vars, c.Now)
 }

@@ -62,6 +62,16 @@ func (p *parser) deeper() func() {
 	return func() { p.depth-- }
 }
 
+// chain bounds the number of operators behind each other: the interpreter goes as deep for them as
+// for brackets.
+type chain int
+
+func (n *chain) longer(p *parser) {
+	if *n++; *n > maxChain {
+		fail(Bound, p.peek().line, "an expression chains more than %d operators", maxChain)
+	}
+}
+
 func (p *parser) template() []stmt {
 	body, _ := p.statements()
 	if t := p.peek(); t.kind != tokEOF {

@@ -15,6 +15,7 @@
 package chat
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -25,6 +26,7 @@ import (
 const (
 	maxSource  = 1 << 20 // bytes
 	maxNesting = 100     // of statements, of expressions, of macro calls
+	maxChain   = 1000    // operators, filters or attributes behind each other
 	maxSteps   = 4_000_000
 	maxBytes   = 16 << 20 // of one text, and of the output
 	maxItems   = 1 << 20  // of one list
@@ -77,12 +79,16 @@ func Parse(name, source string) (t *Template, err error) {
 	return &Template{name: name, body: p.template()}, nil
 }
 
-// Render runs the template with its variables. now is what strftime_now prints; nil is time.Now.
-func (t *Template) Render(vars *Dict, now func() time.Time) (out string, err error) {
+// Render runs the template with its variables, until its context ends. now is what strftime_now
+// prints; nil is time.Now.
+func (t *Template) Render(ctx context.Context, vars *Dict, now func() time.Time) (string, error) {
 	if now == nil {
 		now = time.Now
 	}
-	r := &run{now: now}
+	return t.render(&run{ctx: ctx, now: now}, vars)
+}
+
+func (t *Template) render(r *run, vars *Dict) (out string, err error) {
 	defer catch(t.name, r, &err)
 	root := newScope(nil)
 	for _, k := range vars.Keys() {
@@ -104,6 +110,9 @@ func fail(kind Kind, line int, format string, args ...any) {
 	panic(failure{kind, line, fmt.Sprintf(format, args...)})
 }
 
+// ended is how a rendering whose context has ended leaves the interpreter.
+type ended struct{ err error }
+
 // catch ends a panic of fail. Any other goes on.
 func catch(name string, r *run, err *error) {
 	switch v := recover().(type) {
@@ -113,6 +122,8 @@ func catch(name string, r *run, err *error) {
 			v.line = r.line
 		}
 		*err = &Error{Template: name, Line: v.line, Kind: v.kind, Reason: v.reason}
+	case ended:
+		*err = fmt.Errorf("chat template %s: %w", name, v.err)
 	default:
 		panic(v)
 	}
@@ -120,17 +131,29 @@ func catch(name string, r *run, err *error) {
 
 // run is one rendering.
 type run struct {
-	out   strings.Builder
-	now   func() time.Time
-	line  int
-	steps int
-	depth int // of macro calls
+	ctx    context.Context
+	out    strings.Builder
+	now    func() time.Time
+	line   int
+	steps  int
+	made   int // bytes of all texts and lists that operations made, and of what was printed
+	depth  int // of macro calls
+	nested int // values around those that are compared
 }
+
+// askEvery is the number of steps between two looks at the context.
+const askEvery = 1 << 12
 
 // charge counts work: one step for a node, one for 64 bytes or 8 items that an operation goes over.
 func (r *run) charge(n int) {
+	asked := r.steps / askEvery
 	if r.steps += n; r.steps > maxSteps {
 		fail(Bound, r.line, "it does not end: over %d steps", maxSteps)
+	}
+	if r.steps/askEvery != asked {
+		if err := r.ctx.Err(); err != nil {
+			panic(ended{err})
+		}
 	}
 }
 
@@ -140,6 +163,7 @@ func (r *run) write(s string) {
 	if r.out.Len()+len(s) > maxBytes {
 		fail(Bound, r.line, "it prints more than %d bytes", maxBytes)
 	}
+	r.made += len(s)
 	r.out.WriteString(s)
 }
 

@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -15,6 +16,38 @@ import (
 
 	"github.com/enginetest/enginetest/fixtures"
 )
+
+// oneOperation is how many steps a single operation can be charged, at 8 bytes a step.
+const oneOperation = 2*maxBytes/8 + maxItems
+
+// endsAfter is a context that ends after its Err has been asked a number of times.
+type endsAfter struct {
+	context.Context
+	left int
+}
+
+func (c *endsAfter) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestRenderStopsWithItsContext: a template that runs for long asks for the end of its context every
+// so many steps, and stops there.
+func TestRenderStopsWithItsContext(t *testing.T) {
+	for _, source := range []string{
+		"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+		"{% set x = 'a' * 9999999 %}{% for i in range(99999) %}{% set y = x | upper %}{% endfor %}",
+	} {
+		tmpl, err := Parse("t", source)
+		require.NoError(t, err)
+		r := &run{ctx: &endsAfter{t.Context(), 2}, now: time.Now}
+		_, err = tmpl.render(r, newDict())
+		require.ErrorIs(t, err, context.Canceled)
+		assert.Less(t, r.steps, maxSteps, "the context ended it, not the bound")
+	}
+}
 
 // TestRefusals: what cannot be rendered is an error that names it, with the line.
 func TestRefusals(t *testing.T) {
@@ -75,6 +108,19 @@ func TestRefusals(t *testing.T) {
 		{"{{ 'a' | indent(99999999999) }}", Bound, "a repetition"},
 		{"{{ 2 ** 99999999 }}", Unsupported, "an integer beyond 64 bits"},
 		{strings.Repeat("x", maxSource+1), Bound, "at most 1048576"},
+		{"{{ s[,0] }}", Syntax, "unexpected ',', want an index"},
+		{"{{ 0 ** -1 }}", Runtime, "zero to a negative power"},
+		{"{{ 10.0 ** 400 }}", Runtime, "too large"},
+		{"{{ (-8) ** 0.5 }}", Unsupported, "a complex number"},
+		{"{{ 0.0 ** -0.5 }}", Runtime, "zero to a negative power"},
+		{"{% macro m() %}{{ m()" + strings.Repeat("+1", 100_000) + " }}{% endmacro %}{{ m() }}", Bound, "chains more than 1000"},
+		{"{{ x" + strings.Repeat(".a", 100_000) + " }}", Bound, "chains more than 1000"},
+		{"{{ x" + strings.Repeat("|e", 100_000) + " }}", Bound, "chains more than 1000"},
+		{"{{ x" + strings.Repeat(" and x", 100_000) + " }}", Bound, "chains more than 1000"},
+		{"{{ x" + strings.Repeat(" if x", 100_000) + " }}", Bound, "chains more than 1000"},
+		{"{% set ns = namespace(s=[1]) %}{% for i in range(99999) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s == ns.s }}", Bound, "values that are compared nest deeper"},
+		{"{% set x = 'a' * 9999999 %}{{ [x, x, x] }}", Bound, "a text has more than"},
+		{"{{ [[[[messages]]]] | tojson(indent=' ' * 9999999) }}", Bound, "tojson's indent has 9999999 bytes"},
 	} {
 		name := c.source
 		if len(name) > 60 {
@@ -82,16 +128,17 @@ func TestRefusals(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			vars := newDict("messages", []any{newDict("role", "user")})
-			start := time.Now()
 			tmpl, err := Parse("t", c.source)
+			r := &run{ctx: t.Context(), now: time.Now}
 			if err == nil {
-				_, err = tmpl.Render(vars, nil)
+				_, err = tmpl.render(r, vars)
 			}
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			assert.Contains(t, err.Error(), c.want)
 			assert.Equal(t, c.kind, e.Kind)
-			assert.Less(t, time.Since(start), 20*time.Second)
+			assert.LessOrEqual(t, r.steps, maxSteps+oneOperation)
+			assert.LessOrEqual(t, r.made, 64*maxSteps+2*maxBytes)
 		})
 	}
 }
@@ -103,9 +150,9 @@ func TestConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			got, err := tmpl.Render(newDict("x", int64(i)), nil)
+			got, err := tmpl.Render(t.Context(), newDict("x", int64(i)), nil)
 			assert.NoError(t, err)
-			assert.Equal(t, (&run{}).str(int64(100*i)), got)
+			assert.Equal(t, (&run{ctx: t.Context()}).str(int64(100*i)), got)
 		})
 	}
 	wg.Wait()
@@ -175,7 +222,7 @@ func TestLoad(t *testing.T) {
 			ts, err := Load(write(t, c.files))
 			var got string
 			if err == nil {
-				got, err = ts.Render(c.conv)
+				got, err = ts.Render(t.Context(), c.conv)
 			}
 			if c.err != "" {
 				require.ErrorContains(t, err, c.err)
@@ -190,7 +237,7 @@ func TestLoad(t *testing.T) {
 func TestBundled(t *testing.T) {
 	ts, err := Load(fixtures.Bundled())
 	require.NoError(t, err)
-	got, err := ts.Render(Conversation{Messages: user("What is 12+30?"), AddGenerationPrompt: true})
+	got, err := ts.Render(t.Context(), Conversation{Messages: user("What is 12+30?"), AddGenerationPrompt: true})
 	require.NoError(t, err)
 	assert.Equal(t, "Q: What is 12+30?\nA:", got)
 }
@@ -220,7 +267,7 @@ func FuzzTemplate(f *testing.F) {
 		tmpl, err := Parse("fuzz", source)
 		var out string
 		if err == nil {
-			out, err = tmpl.Render(vars.(*Dict), frozenClock)
+			out, err = tmpl.Render(t.Context(), vars.(*Dict), frozenClock)
 		}
 		var e *Error
 		if err != nil && (!errors.As(err, &e) || e.Line < 1) {
@@ -242,7 +289,7 @@ func FuzzDecodeJSON(f *testing.F) {
 		if err != nil {
 			return
 		}
-		out, err := tmpl.Render(newDict("v", v), nil)
+		out, err := tmpl.Render(t.Context(), newDict("v", v), nil)
 		if err != nil {
 			return
 		}

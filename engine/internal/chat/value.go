@@ -188,7 +188,9 @@ func (r *run) repr(b *strings.Builder, v any, depth int) {
 	case float64:
 		b.WriteString(floatRepr(v))
 	case string:
-		r.charge(len(v) / 64)
+		if r.charge(len(v) / 64); b.Len()+len(v) > maxBytes {
+			fail(Bound, r.line, "a text has more than %d bytes", maxBytes)
+		}
 		quote(b, v)
 	case []any:
 		list("[", v, "]")
@@ -338,14 +340,19 @@ func (r *run) length(v any) int {
 
 // text checks the size of a text that an operation made.
 func (r *run) text(s string) string {
+	r.made += len(s)
 	if r.charge(len(s) / 64); len(s) > maxBytes {
 		fail(Bound, r.line, "a text has more than %d bytes", maxBytes)
 	}
 	return s
 }
 
+// bytesPerItem is what a list needs for an item.
+const bytesPerItem = 16
+
 // list checks the size of a list that an operation made.
 func (r *run) list(v []any) []any {
+	r.made += len(v) * bytesPerItem
 	if r.charge(len(v) / 8); len(v) > maxItems {
 		fail(Bound, r.line, "a list has more than %d items", maxItems)
 	}
