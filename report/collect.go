@@ -23,6 +23,7 @@ type Collector struct {
 	first    time.Time
 	last     time.Time
 	command  []string
+	shards   []Shard
 	progress func(Test)
 }
 
@@ -58,6 +59,9 @@ func (c *Collector) Command(args []string) { c.command = args }
 // Retrying declares whether the inputs that follow are retries: of a test that ran before, the last run then counts.
 func (c *Collector) Retrying(on bool) { c.retrying = on }
 
+// Shard declares that the inputs are one part of a run.
+func (c *Collector) Shard(s Shard) { c.shards = append(c.shards, s) }
+
 func (c *Collector) begin(src Source, f Format) {
 	if c.tests == nil {
 		c.tests, c.packages, c.builds = map[string]*record{}, map[string]*packageRecord{}, map[string]*log{}
@@ -78,9 +82,9 @@ func (c *Collector) end() {
 	}
 }
 
-// Begin opens a live stream of events; [Collector.Write] adds to it and the function that Begin returns ends it.
-func (c *Collector) Begin(src Source) (end func()) {
-	c.begin(src, FormatJSON)
+// Begin opens a live stream: [Collector.WriteLine] adds to it, and the function that Begin returns ends it.
+func (c *Collector) Begin(src Source, f Format) (end func()) {
+	c.begin(src, f)
 	return c.end
 }
 
@@ -170,7 +174,9 @@ func (c *Collector) testEvent(p *packageRecord, e event) {
 			t.log = log{}
 		}
 		if c.progress != nil {
-			c.progress(t.Test)
+			now := t.Test
+			now.Output = t.log.String()
+			c.progress(now)
 		}
 	}
 }

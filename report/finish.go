@@ -12,7 +12,7 @@ import (
 // Report closes the collection: every failure gets its class, message, signature and the command that repeats it. The result is
 // judged by the zero [Policy]; see [Report.Judge].
 func (c *Collector) Report() *Report {
-	r := &Report{Schema: SchemaVersion, Command: c.command, Inputs: []Input{}, Packages: []Package{}, Tests: []Test{}}
+	r := &Report{Schema: SchemaVersion, Command: c.command, Shards: c.shards, Inputs: []Input{}, Packages: []Package{}, Tests: []Test{}}
 	for _, in := range c.inputs {
 		r.Inputs = append(r.Inputs, *in)
 	}
@@ -30,10 +30,24 @@ func (c *Collector) Report() *Report {
 		}
 		r.Packages = append(r.Packages, p.Package)
 	}
+	failPackages(r)
 	r.Tests = append(r.Tests, c.unbuilt()...)
 	r.sort()
 	r.Judge(Policy{})
 	return r
+}
+
+// failPackages marks the packages that have a failure: a retry that passes does not make up for the other tests.
+func failPackages(r *Report) {
+	failed := map[string]bool{}
+	for i := range r.Tests {
+		failed[r.Tests[i].Package] = failed[r.Tests[i].Package] || r.Tests[i].counts()
+	}
+	for i := range r.Packages {
+		if failed[r.Packages[i].Name] {
+			r.Packages[i].Status = StatusFail
+		}
+	}
 }
 
 func (r *Report) sort() {

@@ -16,6 +16,8 @@ type Policy struct {
 	AllowSkip []*regexp.Regexp
 	// MaxSkips is how many tests may be skipped for any reason; negative or nil is any number.
 	MaxSkips *int
+	// Exit is the exit code of the test command: one that no failure explains fails the run.
+	Exit int
 	// Now decides which quarantine entries have expired; the zero time is the present.
 	Now time.Time
 }
@@ -49,7 +51,18 @@ func (r *Report) Judge(p Policy) {
 	if p.MaxSkips != nil && *p.MaxSkips >= 0 && r.Counts.Skipped > *p.MaxSkips {
 		r.lower(ResultIncomplete, fmt.Sprintf("%s skipped, at most %d may be", number(r.Counts.Skipped, "test"), *p.MaxSkips))
 	}
-	if r.Counts.Tests == 0 {
+	if p.Exit != 0 && r.Counts.Failed == 0 && r.Counts.Retried == 0 {
+		r.lower(ResultFail, fmt.Sprintf("the test command exited with %d and no test failed", p.Exit))
+	}
+	if lost := r.lostShards(); lost != "" {
+		r.lower(ResultIncomplete, lost)
+	}
+	for _, in := range r.Inputs {
+		if in.Broken {
+			r.lower(ResultIncomplete, in.Name+": "+in.Problem)
+		}
+	}
+	if r.Counts.Tests == 0 && len(r.Shards) != 1 { // one shard of many may have nothing to do
 		r.lower(ResultIncomplete, "no test ran")
 	}
 }

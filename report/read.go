@@ -39,7 +39,9 @@ func (c *Collector) Read(r io.Reader, src Source) error {
 		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
 			return fmt.Errorf("read %s: %w", src.Name, err)
 		}
-		return fmt.Errorf("read %s: it is empty; was the test command killed before it began?", src.Name)
+		c.begin(src, FormatText)
+		c.input.Broken, c.input.Problem = true, "it is empty; was the test command killed before it began?"
+		return fmt.Errorf("read %s: %s", src.Name, c.input.Problem)
 	}
 	c.begin(src, sniff(head))
 	defer c.end()
@@ -52,6 +54,7 @@ func (c *Collector) Read(r io.Reader, src Source) error {
 		err = c.readLines(br)
 	}
 	if err != nil {
+		c.input.Broken = true
 		c.problem("the input ended early: " + err.Error())
 		return fmt.Errorf("read %s: %w", src.Name, err)
 	}

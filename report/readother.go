@@ -119,6 +119,7 @@ func (c *Collector) readReport(r io.Reader) error {
 	if !old.Started.IsZero() {
 		c.clock(old.Started.Add(old.Elapsed))
 	}
+	c.shards = append(c.shards, old.Shards...)
 	if c.command == nil {
 		c.command = old.Command
 	}

@@ -7,6 +7,7 @@ package report
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/enginetest/enginetest/verdict"
@@ -50,6 +51,7 @@ type Report struct {
 	Result   Result        `json:"result"`
 	Why      []string      `json:"why,omitempty"` // what made the result what it is
 	Counts   Counts        `json:"counts"`
+	Shards   []Shard       `json:"shards,omitempty"` // that ran, when the run was split
 	Inputs   []Input       `json:"inputs"`
 	Packages []Package     `json:"packages"`
 	Tests    []Test        `json:"tests"`
@@ -63,7 +65,18 @@ type Input struct {
 	Tests    int    `json:"tests"`
 	Problems int    `json:"problems,omitempty"` // lines that could not be read
 	Problem  string `json:"problem,omitempty"`  // the first of them, or why the input ended early
+	Broken   bool   `json:"broken,omitempty"`   // it is empty or ended early: results may be missing
 }
+
+// Shard is one part of a run over several machines.
+type Shard struct {
+	Index int    `json:"index"` // from 1
+	Of    int    `json:"of"`
+	Plan  string `json:"plan"` // of the whole run: shards with different plans may have lost tests
+}
+
+// String formats "2/5".
+func (s Shard) String() string { return fmt.Sprintf("%d/%d", s.Index, s.Of) }
 
 // Package is one tested package.
 type Package struct {

@@ -172,7 +172,7 @@ func TestBadInput(t *testing.T) {
 	require.NoError(t, c.Read(strings.NewReader("{\"Action\":\"run\",\"Package\":\"p\",\"Test\":\"T\"}\n{broken\n"), Source{Name: "x"}))
 	r := c.Report()
 	assert.Equal(t, StatusUnfinished, find(t, r, "T").Status)
-	assert.Equal(t, 1, r.Inputs[1].Problems)
+	assert.Equal(t, 1, r.Inputs[2].Problems)
 	assert.Equal(t, ResultIncomplete, read(t, `{"Action":"start","Package":"p"}`+"\n"+`{"Action":"pass","Package":"p"}`+"\n").Result, "no test ran")
 }
 

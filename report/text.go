@@ -145,7 +145,7 @@ func (p *printer) rest(r *Report) {
 		}
 	}
 	for _, in := range r.Inputs {
-		if in.Problems > 0 && in.Tests == 0 || strings.HasPrefix(in.Problem, "the input ended") {
+		if in.Problems > 0 && in.Tests == 0 || in.Broken {
 			p.printf("%s %s: %s\n", p.yellow("input:"), in.Name, in.Problem)
 		}
 	}

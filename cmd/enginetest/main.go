@@ -5,6 +5,8 @@
 //	enginetest gpus       the GPUs, their memory and who holds it
 //	enginetest wait       until GPU memory is clear, for scripts and workflows
 //	enginetest bench      speed, and what a whole life of the engine costs
+//	enginetest run        go test, with failures by class, retries and shards
+//	enginetest report     the same for results that are there already
 //
 // It exits with 0 when done, 1 when it failed and 2 when it was used wrongly; wait and gpus have codes of their own, in their help. Errors go
 // to standard error only.
@@ -47,8 +49,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(generateCommand(), serveCommand(), gpusCommand(), waitCommand(), benchCommand())
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(generateCommand(), serveCommand(), gpusCommand(), waitCommand(), benchCommand(),
+		runCommand(), reportCommand())
+	root.Version = version()
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{suggest(cmd, err)} })
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -57,8 +62,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintln(stderr, "enginetest:", err)
 	code := exitCode(cmd, err)
+	if errors.As(err, &silent{}) {
+		return code
+	}
+	fmt.Fprintln(stderr, "enginetest:", err)
 	if code == exitUsage {
 		fmt.Fprintf(stderr, "see '%s --help'\n", cmd.CommandPath())
 	}
