@@ -30,7 +30,7 @@ are split over n machines by the times in --history; "enginetest report" merges 
 Exit codes: 0 all passed, 1 something failed or too little was tested, 2 wrong usage. docs/reports.md has the rest.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("no test command: enginetest run -- go test ./...")
+				return errors.New(`no test command --, as in "enginetest run -- go test"`)
 			}
 			return nil
 		},
