@@ -2,7 +2,7 @@ package engine
 
 import "github.com/enginetest/enginetest/llm"
 
-// What passes between a test and any engine is package llm's; these are its names here.
+// Types of package llm, which holds what passes between a test and any engine.
 type (
 	Request        = llm.Request
 	SamplingParams = llm.SamplingParams

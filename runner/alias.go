@@ -7,9 +7,9 @@ import (
 	"github.com/enginetest/enginetest/harness"
 )
 
-// The fixture is package harness's, which links no engine. These are its names here.
+// The fixture is package harness, which links no engine. These are its names here.
 type (
-	TB      = harness.TB
+	TB = harness.TB // the part of testing.TB that a fixture uses
 	Runner  = harness.Runner
 	Fixture = harness.Fixture
 	Engine  = harness.Engine

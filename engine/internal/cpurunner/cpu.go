@@ -3,9 +3,10 @@ package cpurunner
 import (
 	"errors"
 	"fmt"
-	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"math"
 	"slices"
+
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
 	"github.com/enginetest/enginetest/engine/internal/cpu"
 	"github.com/enginetest/enginetest/engine/internal/sample"

@@ -4,10 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"

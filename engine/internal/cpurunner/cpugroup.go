@@ -3,8 +3,9 @@ package cpurunner
 import (
 	"errors"
 	"fmt"
-	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"runtime"
+
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )

@@ -3,12 +3,13 @@ package cpurunner
 import (
 	"errors"
 	"fmt"
-	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"maps"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
 	"github.com/enginetest/enginetest/engine/internal/cpu"
 	"github.com/enginetest/enginetest/engine/internal/sample"

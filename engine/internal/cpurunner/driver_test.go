@@ -2,9 +2,10 @@ package cpurunner
 
 import (
 	"errors"
-	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
 	"github.com/stretchr/testify/require"
 

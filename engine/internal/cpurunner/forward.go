@@ -2,8 +2,9 @@ package cpurunner
 
 import (
 	"fmt"
-	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"math"
+
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
 	"github.com/enginetest/enginetest/engine/internal/cpu"
 	"github.com/enginetest/enginetest/engine/internal/sample"

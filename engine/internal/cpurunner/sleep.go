@@ -2,6 +2,7 @@ package cpurunner
 
 import (
 	"errors"
+
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"

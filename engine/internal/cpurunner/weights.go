@@ -2,6 +2,7 @@ package cpurunner
 
 import (
 	"fmt"
+
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
 	"github.com/enginetest/enginetest/engine/internal/cpu"
