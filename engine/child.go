@@ -119,7 +119,7 @@ func startChild(cfg Config) (*child, error) {
 		c.faults = append(c.faults, FaultReport{Fault: f})
 	}
 	go c.listen()
-	go c.attend()
+	go c.waitProcess()
 	return c, nil
 }
 
@@ -127,7 +127,7 @@ func startChild(cfg Config) (*child, error) {
 func (c *child) listen() {
 	defer close(c.silent)
 	for {
-		var n news
+		var n event
 		if c.link.Recv(&n) != nil {
 			return
 		}
@@ -135,8 +135,8 @@ func (c *child) listen() {
 	}
 }
 
-// take takes news in: first what everybody can see, then what wakes somebody.
-func (c *child) take(n *news) {
+// take applies an event: first the state that every caller sees, then what wakes a caller.
+func (c *child) take(n *event) {
 	c.mu.Lock()
 	c.stats = n.Stats
 	if n.Faults != nil {
@@ -186,7 +186,7 @@ func (r *request) update(u update) {
 	r.deltas = append(r.deltas, u.Deltas...)
 	r.mu.Unlock()
 	if !u.Over {
-		r.rouse()
+		r.notify()
 		return
 	}
 	if u.Out != nil {
@@ -196,9 +196,9 @@ func (r *request) update(u update) {
 	close(r.done)
 }
 
-// roundTrip sends an order and waits for its reply.
+// roundTrip sends a command and waits for its reply.
 func (c *child) roundTrip(ctx context.Context, name string, body []byte) ([]byte, error) {
-	o := order{Method: name, Body: body}
+	o := command{Method: name, Body: body}
 	if deadline, ok := ctx.Deadline(); ok {
 		o.Within = max(time.Until(deadline), 1)
 	}
@@ -215,7 +215,7 @@ func (c *child) roundTrip(ctx context.Context, name string, body []byte) ([]byte
 	case r := <-answer:
 		return r.Body, r.Err.unpack()
 	case <-c.dead:
-		return nil, c.afterlife(answer)
+		return nil, c.exitError(answer)
 	case <-ctx.Done():
 	}
 	grace := answerGrace
@@ -223,13 +223,13 @@ func (c *child) roundTrip(ctx context.Context, name string, body []byte) ([]byte
 		grace = openGrace
 	}
 	if errors.Is(ctx.Err(), context.Canceled) { // a deadline the core knows itself
-		_ = c.send(&order{ID: o.ID, Cancel: true})
+		_ = c.send(&command{ID: o.ID, Cancel: true})
 	}
 	select {
 	case r := <-answer:
 		return r.Body, r.Err.unpack()
 	case <-c.dead:
-		return nil, c.afterlife(answer)
+		return nil, c.exitError(answer)
 	case <-time.After(grace):
 		return nil, fmt.Errorf("engine: core process %d%s has not answered %q for %s: %w%s",
 			c.proc.PID(), processState(c.proc.PID()), name, time.Since(began).Round(time.Millisecond), ctx.Err(), c.tail.quote())
@@ -247,8 +247,8 @@ func processState(pid int) string {
 	return " (" + state + ")"
 }
 
-// afterlife is what a call gets when the process ended: the answer it still gave, or why it ended.
-func (c *child) afterlife(answer chan reply) error {
+// exitError is what a call gets when the process ended: the answer it still gave, or why it ended.
+func (c *child) exitError(answer chan reply) error {
 	select {
 	case r := <-answer:
 		if err := r.Err.unpack(); err != nil {
@@ -264,8 +264,8 @@ func (c *child) afterlife(answer chan reply) error {
 	return fmt.Errorf("%w: %s", ErrStopped, c.ended)
 }
 
-// send sends an order. When the link is broken, it waits until it is known why.
-func (c *child) send(o *order) error {
+// send sends a command. When the link is broken, it waits until it is known why.
+func (c *child) send(o *command) error {
 	err := c.link.Send(o)
 	var tooBig *wire.TooBigError
 	if err == nil || errors.As(err, &tooBig) {
@@ -275,7 +275,7 @@ func (c *child) send(o *order) error {
 		c.proc.Kill() // half a message is out: no more can follow
 	}
 	<-c.dead
-	return c.afterlife(nil)
+	return c.exitError(nil)
 }
 
 func (c *child) gone() bool {

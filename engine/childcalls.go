@@ -22,7 +22,7 @@ func (c *child) start(ctx context.Context, reqs []Request, stream bool) ([]*requ
 		defer c.mu.Unlock()
 		return nil, c.state.refusal(c.cause)
 	}
-	o := startOrder{First: c.handle + 1, Stream: stream, Requests: reqs}
+	o := startCommand{First: c.handle + 1, Stream: stream, Requests: reqs}
 	for i, q := range reqs {
 		c.handle++
 		n := 1
@@ -66,7 +66,7 @@ func (c *child) abort(rs ...*request) {
 
 func (c *child) abortHandles(handles []uint64) {
 	if body, err := wire.Append(nil, &handles); err == nil && len(handles) > 0 {
-		_ = c.send(&order{Method: "abort", Body: body})
+		_ = c.send(&command{Method: "abort", Body: body})
 	}
 }
 

@@ -21,8 +21,8 @@ const (
 	lastWords     = 200 * time.Millisecond // for the rest of the log, when the process is gone
 )
 
-// attend waits for the end of the process and tells everybody.
-func (c *child) attend() {
+// waitProcess waits for the end of the process and tells everybody.
+func (c *child) waitProcess() {
 	defer close(c.dead)
 	select {
 	case <-c.proc.Done():

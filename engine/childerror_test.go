@@ -111,7 +111,7 @@ func (*buffer) Close() error { return nil }
 // request.
 func TestNewsThatAreTooBig(t *testing.T) {
 	b := &buffer{}
-	s := &served{link: wire.New(b)}
+	s := &coreServer{link: wire.New(b)}
 	s.link.Limit = 500
 	s.next.Updates = []update{
 		{Handle: 1, Over: true, Out: &Output{Prompt: strings.Repeat("a", 300)}},
@@ -122,7 +122,7 @@ func TestNewsThatAreTooBig(t *testing.T) {
 	var got []string
 	in := wire.New(b)
 	for {
-		var n news
+		var n event
 		err := in.Recv(&n)
 		if errors.Is(err, io.EOF) {
 			break

@@ -9,11 +9,11 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// What goes over the link between an engine and its core in a child process. Orders go down; news
+// What goes over the link between an engine and its core in a child process. Commands go down; events
 // come back.
 
-// order is a call of a method of the core.
-type order struct {
+// command is a call of a method of the core.
+type command struct {
 	ID     uint64        // its reply has the same; 0: no reply is wanted
 	Method string        // a key of methods
 	Within time.Duration // the caller's deadline, from now; 0: none
@@ -21,8 +21,8 @@ type order struct {
 	Cancel bool          // the caller of ID has gone; nothing else is set
 }
 
-// news is what the core has to say after a step, or when it is asked.
-type news struct {
+// event is what the core has to say after a step, or when it is asked.
+type event struct {
 	Stats   Stats
 	Updates []update
 	Replies []reply
@@ -32,7 +32,7 @@ type news struct {
 	Closing bool          // the shutdown has begun: the end of the process is no surprise from now on
 }
 
-// reply answers an order.
+// reply answers a command.
 type reply struct {
 	ID   uint64
 	Body []byte
@@ -49,7 +49,7 @@ type update struct {
 }
 
 type (
-	startOrder struct {
+	startCommand struct {
 		First    uint64 // handle of the first request; the others follow
 		Stream   bool
 		Requests []Request
@@ -73,8 +73,8 @@ type (
 )
 
 // method makes the core's side of a call of a function with one argument and one result.
-func method[In, Out any](f func(s *served, ctx context.Context, in In) (Out, error)) func(context.Context, *served, []byte) ([]byte, error) {
-	return func(ctx context.Context, s *served, body []byte) ([]byte, error) {
+func method[In, Out any](f func(s *coreServer, ctx context.Context, in In) (Out, error)) func(context.Context, *coreServer, []byte) ([]byte, error) {
+	return func(ctx context.Context, s *coreServer, body []byte) ([]byte, error) {
 		var in In
 		if err := wire.Decode(body, &in); err != nil {
 			return nil, err
@@ -101,30 +101,30 @@ func call[Out, In any](ctx context.Context, c *child, name string, in In) (out O
 
 // methods are what a parent can call. start and abort keep their order; the others run beside each
 // other.
-var methods = map[string]func(context.Context, *served, []byte) ([]byte, error){
-	"open":  method((*served).open),
-	"start": method((*served).start),
-	"abort": method((*served).abort),
-	"abort by id": method(func(s *served, _ context.Context, id string) (bool, error) {
+var methods = map[string]func(context.Context, *coreServer, []byte) ([]byte, error){
+	"open":  method((*coreServer).open),
+	"start": method((*coreServer).start),
+	"abort": method((*coreServer).abort),
+	"abort by id": method(func(s *coreServer, _ context.Context, id string) (bool, error) {
 		return s.engine().abortID(id), nil
 	}),
-	"reset prefix cache": method(func(s *served, ctx context.Context, _ none) (none, error) {
+	"reset prefix cache": method(func(s *coreServer, ctx context.Context, _ none) (none, error) {
 		return none{}, s.engine().resetPrefixCache(ctx)
 	}),
-	"sleep": method(func(s *served, ctx context.Context, level int) (none, error) {
+	"sleep": method(func(s *coreServer, ctx context.Context, level int) (none, error) {
 		return none{}, s.engine().sleep(ctx, level)
 	}),
-	"wake": method(func(s *served, ctx context.Context, tags []string) (none, error) {
+	"wake": method(func(s *coreServer, ctx context.Context, tags []string) (none, error) {
 		return none{}, s.engine().wakeUp(ctx, tags)
 	}),
-	"encode": method(func(s *served, _ context.Context, text string) ([]int32, error) { return s.engine().encode(text) }),
-	"decode": method(func(s *served, _ context.Context, ids []int32) (string, error) { return s.engine().decode(ids) }),
-	"holdings": method(func(s *served, _ context.Context, _ none) ([]ledger.Holding, error) {
+	"encode": method(func(s *coreServer, _ context.Context, text string) ([]int32, error) { return s.engine().encode(text) }),
+	"decode": method(func(s *coreServer, _ context.Context, ids []int32) (string, error) { return s.engine().decode(ids) }),
+	"holdings": method(func(s *coreServer, _ context.Context, _ none) ([]ledger.Holding, error) {
 		return s.engine().holdings(), nil
 	}),
-	"faults": method(func(s *served, _ context.Context, _ none) ([]FaultReport, error) {
+	"faults": method(func(s *coreServer, _ context.Context, _ none) ([]FaultReport, error) {
 		return s.engine().faultReports(), nil
 	}),
-	"drain":    method(func(s *served, ctx context.Context, _ none) (none, error) { return none{}, s.engine().drain(ctx) }),
-	"shutdown": method((*served).shutdown),
+	"drain":    method(func(s *coreServer, ctx context.Context, _ none) (none, error) { return none{}, s.engine().drain(ctx) }),
+	"shutdown": method((*coreServer).shutdown),
 }

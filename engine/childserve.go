@@ -14,23 +14,23 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/wire"
 )
 
-// served is a core in the process that was started for it, as its parent sees it.
-type served struct {
+// coreServer is a core in the process that was started for it, as its parent sees it.
+type coreServer struct {
 	link    *wire.Conn
-	wake    chan struct{} // there is news
-	sending sync.Mutex    // held while news are on their way, so that they keep their order
+	wake    chan struct{} // there is an event to send
+	sending sync.Mutex    // held while an event is sent, so that events keep their order
 
 	mu       sync.Mutex
 	core     *core
 	requests map[uint64]*request
 	calls    map[uint64]context.CancelFunc
-	next     news
+	next     event
 	stopping bool // the parent has ordered the shutdown, or does not wait any more for what it loads
 }
 
 // serve runs a core until its parent closes the link, or is gone. It does not return.
 func serve(link *wire.Conn) {
-	s := &served{link: link, wake: make(chan struct{}, 1), requests: map[uint64]*request{}, calls: map[uint64]context.CancelFunc{}}
+	s := &coreServer{link: link, wake: make(chan struct{}, 1), requests: map[uint64]*request{}, calls: map[uint64]context.CancelFunc{}}
 	terminate := make(chan os.Signal, 1)
 	signal.Notify(terminate, syscall.SIGTERM)
 	go s.onTerminate(terminate)
@@ -40,7 +40,7 @@ func serve(link *wire.Conn) {
 		}
 	}()
 	for {
-		var o order
+		var o command
 		if err := link.Recv(&o); err != nil {
 			os.Exit(0) // the link is the life of this process
 		}
@@ -52,7 +52,7 @@ const sigtermDump = "engine core: SIGTERM, and it was told to stop"
 
 // onTerminate ends a core that was told to stop and does not. Before that its life is the parent's
 // business: whoever signals a whole control group means the parent to drain.
-func (s *served) onTerminate(terminate <-chan os.Signal) {
+func (s *coreServer) onTerminate(terminate <-chan os.Signal) {
 	for range terminate {
 		s.mu.Lock()
 		stopping := s.stopping
@@ -68,7 +68,7 @@ func (s *served) onTerminate(terminate <-chan os.Signal) {
 }
 
 // take does what is ordered.
-func (s *served) take(o order) {
+func (s *coreServer) take(o command) {
 	if o.Cancel {
 		s.mu.Lock()
 		cancel := s.calls[o.ID]
@@ -92,39 +92,39 @@ func (s *served) take(o order) {
 	}
 }
 
-func (s *served) do(ctx context.Context, o order) {
+func (s *coreServer) do(ctx context.Context, o command) {
 	body, err := methods[o.Method](ctx, s, o.Body)
 	s.mu.Lock()
 	s.calls[o.ID]()
 	delete(s.calls, o.ID)
 	s.mu.Unlock()
 	if o.ID != 0 {
-		s.tell(func(n *news) { n.Replies = append(n.Replies, reply{o.ID, body, pack(err)}) })
+		s.tell(func(n *event) { n.Replies = append(n.Replies, reply{o.ID, body, pack(err)}) })
 	}
 }
 
-// tell adds to the next news.
-func (s *served) tell(add func(*news)) {
+// tell adds to the next event.
+func (s *coreServer) tell(add func(*event)) {
 	s.mu.Lock()
 	add(&s.next)
 	s.mu.Unlock()
-	s.rouse()
+	s.notify()
 }
 
-func (s *served) rouse() {
+func (s *coreServer) notify() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// flush sends the news.
-func (s *served) flush() {
+// flush sends the next event.
+func (s *coreServer) flush() {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	s.mu.Lock()
 	n := s.next
-	s.next = news{}
+	s.next = event{}
 	if s.core != nil {
 		if n.Stats = s.core.counters(); n.Stats.State == Failed {
 			n.Failed = pack(s.core.failure())
@@ -142,13 +142,13 @@ func (s *served) flush() {
 
 // sendApart sends each item in a message of its own, and an error in place of one that is too big
 // even so.
-func (s *served) sendApart(all news) error {
-	head := news{Stats: all.Stats, Faults: all.Faults, Failed: all.Failed, Done: all.Done, Closing: all.Closing}
+func (s *coreServer) sendApart(all event) error {
+	head := event{Stats: all.Stats, Faults: all.Faults, Failed: all.Failed, Done: all.Done, Closing: all.Closing}
 	if err := s.link.Send(&head); err != nil {
 		return err
 	}
 	for _, u := range all.Updates {
-		one := news{Stats: all.Stats, Updates: []update{u}}
+		one := event{Stats: all.Stats, Updates: []update{u}}
 		err := s.link.Send(&one)
 		if tooBig, ok := errors.AsType[*wire.TooBigError](err); ok {
 			one.Updates[0] = update{Handle: u.Handle, Over: true, Err: pack(fmt.Errorf("engine: the output does not fit: %w", tooBig))}
@@ -159,7 +159,7 @@ func (s *served) sendApart(all news) error {
 		}
 	}
 	for _, r := range all.Replies {
-		if err := s.link.Send(&news{Stats: all.Stats, Replies: []reply{r}}); err != nil {
+		if err := s.link.Send(&event{Stats: all.Stats, Replies: []reply{r}}); err != nil {
 			return err
 		}
 	}
@@ -167,13 +167,13 @@ func (s *served) sendApart(all news) error {
 }
 
 // engine is the core; only open is called before there is one.
-func (s *served) engine() *core {
+func (s *coreServer) engine() *core {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.core
 }
 
-func (s *served) open(ctx context.Context, cfg Config) (opened, error) {
+func (s *coreServer) open(ctx context.Context, cfg Config) (opened, error) {
 	defer context.AfterFunc(ctx, func() {
 		s.mu.Lock()
 		s.stopping = true
@@ -182,9 +182,9 @@ func (s *served) open(ctx context.Context, cfg Config) (opened, error) {
 	e, err := open(ctx, cfg, func(c *core) (model, error) {
 		// Not flush: a message wakes the parent on this processor, and the step would wait. The
 		// sender has its turn as callers in process have.
-		c.published = s.rouse
+		c.published = s.notify
 		c.faults.announce = func(reports []FaultReport) {
-			s.tell(func(n *news) { n.Faults = reports })
+			s.tell(func(n *event) { n.Faults = reports })
 			s.flush() // now: the fault may be the end of this process
 		}
 		return loadCheckpoint(c)
@@ -200,7 +200,7 @@ func (s *served) open(ctx context.Context, cfg Config) (opened, error) {
 	go func() {
 		<-c.done
 		if c.failure() != nil {
-			s.tell(func(n *news) { n.Done = true })
+			s.tell(func(n *event) { n.Done = true })
 		}
 	}()
 	cfg = c.config()
@@ -208,7 +208,7 @@ func (s *served) open(ctx context.Context, cfg Config) (opened, error) {
 	return opened{cfg, c.eosTokenIDs(), c.counters(), c.unused}, nil
 }
 
-func (s *served) start(ctx context.Context, o startOrder) ([]string, error) {
+func (s *coreServer) start(ctx context.Context, o startCommand) ([]string, error) {
 	last := o.First + uint64(len(o.Requests))
 	rs, err := s.engine().startFor(ctx, o.Requests, o.Stream, func(i int, r *request) {
 		handle := o.First + uint64(i)
@@ -234,7 +234,7 @@ func (s *served) start(ctx context.Context, o startOrder) ([]string, error) {
 
 // update is called by the loop when a request has something for its caller; published comes after
 // all of them.
-func (s *served) update(handle uint64, r *request) {
+func (s *coreServer) update(handle uint64, r *request) {
 	u := update{Handle: handle, Deltas: r.take()}
 	select {
 	case <-r.done:
@@ -255,7 +255,7 @@ func (s *served) update(handle uint64, r *request) {
 	}
 }
 
-func (s *served) abort(_ context.Context, handles []uint64) (none, error) {
+func (s *coreServer) abort(_ context.Context, handles []uint64) (none, error) {
 	s.mu.Lock()
 	var rs []*request
 	for _, h := range handles {
@@ -268,7 +268,7 @@ func (s *served) abort(_ context.Context, handles []uint64) (none, error) {
 	return none{}, nil
 }
 
-func (s *served) shutdown(ctx context.Context, _ none) (closed, error) {
+func (s *coreServer) shutdown(ctx context.Context, _ none) (closed, error) {
 	s.mu.Lock()
 	s.stopping = true
 	c := s.core

@@ -27,8 +27,8 @@ type core struct {
 	ledger   *ledger.Ledger
 	faults   *faults
 
-	life context.Context // ends when the engine is to stop; a hang ends with it
-	end  context.CancelFunc
+	ctx context.Context // ends when the engine is to stop; a hang ends with it
+	cancel  context.CancelFunc
 	wake chan struct{} // something was posted
 
 	ending  sync.Once
@@ -44,7 +44,7 @@ type core struct {
 	answers []func()      // to callers of something else
 	counts  Stats
 	unused  []string // tensors of the checkpoint
-	dog     watchdog
+	watchdog     watchdog
 	broken  error // what the engine is to end with
 
 	connect      func(bytesPerBlock int64) (offload.Connector, error) // nil: host memory
@@ -74,8 +74,8 @@ func newCore(cfg Config) *core {
 		cfg: cfg, log: cfg.Logger, ledger: ledger.New(cfg.RecordStacks),
 		wake: make(chan struct{}, 1), done: make(chan struct{}), stopped: make(chan struct{}), requests: map[string]*request{},
 	}
-	c.life, c.end = context.WithCancel(context.Background())
-	c.faults = newFaults(c.life, cfg.Faults)
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.faults = newFaults(c.ctx, cfg.Faults)
 	c.enter("start")
 	return c
 }
@@ -100,9 +100,9 @@ func (c *core) post(f func()) {
 // everything back once it is to stop. A step needs no hop to the runner's thread, because the loop
 // is there already.
 func (c *core) loop() {
-	if err := modelrunner.OnThread(c.runner, c.serve); err != nil && c.life.Err() == nil {
+	if err := modelrunner.OnThread(c.runner, c.serve); err != nil && c.ctx.Err() == nil {
 		c.fail(err)
-		<-c.life.Done()
+		<-c.ctx.Done()
 	} else if err != nil && !errors.Is(err, ErrInjected) {
 		c.fail(err) // it broke while it was being stopped
 	}
@@ -121,7 +121,7 @@ func (c *core) serve() (err error) {
 		if c.runPosted(); c.broken != nil {
 			return c.broken
 		}
-		if c.life.Err() != nil {
+		if c.ctx.Err() != nil {
 			return nil
 		}
 		batch, seqs := c.sched.Schedule()
@@ -132,7 +132,7 @@ func (c *core) serve() (err error) {
 			c.enter("waiting for work")
 			select {
 			case <-c.wake:
-			case <-c.life.Done():
+			case <-c.ctx.Done():
 			}
 			continue
 		}

@@ -74,7 +74,7 @@ func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {
 	}
 	c := newCore(cfg)
 	c.openedAt = callers(3)
-	stop := context.AfterFunc(ctx, c.end)
+	stop := context.AfterFunc(ctx, c.cancel)
 	err = c.build(ctx, load)
 	if !stop() || err != nil {
 		if ctx.Err() != nil {

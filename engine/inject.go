@@ -22,7 +22,7 @@ type faults struct {
 	reports []FaultReport
 	passes  map[place]int // of each fault's point
 	struck  map[place]bool
-	life    context.Context // ends a hang
+	ctx    context.Context // ends a hang
 	release context.Context // ends one at FaultShutdown
 }
 
@@ -30,7 +30,7 @@ type faults struct {
 type place struct{ fault, rank int }
 
 func newFaults(life context.Context, list []Fault) *faults {
-	f := &faults{life: life, release: life, passes: map[place]int{}, struck: map[place]bool{}}
+	f := &faults{ctx: life, release: life, passes: map[place]int{}, struck: map[place]bool{}}
 	for _, x := range list {
 		f.reports = append(f.reports, FaultReport{Fault: x})
 	}
@@ -142,7 +142,7 @@ func (f *faults) due(p FaultPoint, rank int) (Fault, context.Context, bool) {
 	if found < 0 {
 		return Fault{}, nil, false
 	}
-	ends := f.life
+	ends := f.ctx
 	if p == FaultShutdown {
 		ends = f.release
 	}

@@ -85,7 +85,7 @@ func (r *request) deliver() {
 			}
 		}
 		r.mu.Unlock()
-		r.rouse()
+		r.notify()
 	}
 	if r.sink != nil {
 		defer r.sink(r)
@@ -101,8 +101,8 @@ func (r *request) deliver() {
 	close(r.done)
 }
 
-// rouse tells a streaming caller that there are deltas.
-func (r *request) rouse() {
+// notify tells a streaming caller that there are deltas.
+func (r *request) notify() {
 	select {
 	case r.more <- struct{}{}:
 	default:

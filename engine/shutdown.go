@@ -42,7 +42,7 @@ func (c *core) shutdown(ctx context.Context) error {
 		c.ordered = time.Now()
 	}
 	c.mu.Unlock()
-	c.end()
+	c.cancel()
 	select {
 	case <-c.stopped:
 	default:
@@ -89,7 +89,7 @@ func (c *core) release() {
 	}
 	live := len(c.requests)
 	c.mu.Unlock()
-	c.end()
+	c.cancel()
 	c.endAll(FinishAbort, ErrStopped)
 	c.phaseOver("abort", c.ordered, fmt.Sprintf("%d requests ended", live))
 	c.enter("release of the model runner")
@@ -105,7 +105,7 @@ func (c *core) release() {
 	c.result = err
 	c.state.to(Stopped)
 	c.mu.Unlock()
-	c.faults.hangUntil(c.life) // the caller's context is not ours to keep
+	c.faults.hangUntil(c.ctx) // the caller's context is not ours to keep
 	close(c.stopped)
 }
 

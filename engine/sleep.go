@@ -105,7 +105,7 @@ func (c *core) ask(ctx context.Context, what string, check func() error, do func
 	c.post(func() {
 		c.enter(what)
 		ctx, cancel := context.WithCancel(ctx)
-		defer context.AfterFunc(c.life, cancel)()
+		defer context.AfterFunc(c.ctx, cancel)()
 		defer cancel()
 		err := public(do(ctx))
 		if fatal(err) {

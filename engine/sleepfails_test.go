@@ -150,7 +150,7 @@ func TestHangAfterShutdown(t *testing.T) {
 	c.mu.Unlock()
 	over := make(chan error)
 	go func() { over <- e.Shutdown(context.Background()) }()
-	<-c.life.Done()
+	<-c.ctx.Done()
 	close(ordered)
 	select {
 	case err := <-over:

@@ -61,7 +61,7 @@ func TestFailedComesWithItsCause(t *testing.T) {
 	link, err := wire.FromFile(there)
 	require.NoError(t, err)
 	require.NoError(t, there.Close())
-	s := &served{link: link, core: newCore(Config{Logger: quiet})}
+	s := &coreServer{link: link, core: newCore(Config{Logger: quiet})}
 	s.core.state = Running
 	s.core.fail(ErrInjected)
 	s.flush()

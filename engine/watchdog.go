@@ -10,7 +10,7 @@ import (
 // watchdog fails an engine whose step does not end: callers are told while the loop still hangs.
 // The zero value watches nothing.
 type watchdog struct {
-	bell  *alarm.Alarm
+	timer  *alarm.Alarm
 	began time.Time // of the step; zero between steps; guarded by core.mu
 	fired error
 }
@@ -22,13 +22,13 @@ func (c *core) watch(step int64) (end func() error) {
 	if limit == 0 {
 		return func() error { return nil }
 	}
-	w := &c.dog
+	w := &c.watchdog
 	c.mu.Lock()
 	w.began = time.Now()
 	c.mu.Unlock()
-	w.bell = alarm.After(limit, func() { c.hung(step, limit) })
+	w.timer = alarm.After(limit, func() { c.hung(step, limit) })
 	return func() error {
-		w.bell.Stop()
+		w.timer.Stop()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		w.began = time.Time{}
@@ -39,7 +39,7 @@ func (c *core) watch(step int64) (end func() error) {
 // hung is the timer's: it touches nothing that the loop owns.
 func (c *core) hung(step int64, limit time.Duration) {
 	c.mu.Lock()
-	w := &c.dog
+	w := &c.watchdog
 	if w.began.IsZero() || time.Since(w.began) < limit { // the step has ended meanwhile
 		c.mu.Unlock()
 		return

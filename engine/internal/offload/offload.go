@@ -53,7 +53,7 @@ type Device interface {
 // Options of a [Tier].
 type Options struct {
 	Timeout time.Duration // of one transfer; 0 is 5 s
-	Notify  func()        // called from any goroutine when Settle or Stats have something new
+	Notify  func()        // called from any goroutine when Finish or Stats have something new
 }
 
 // Stats are a tier's counters, since it was made.

@@ -94,8 +94,8 @@ func NewTier(conn Connector, cache *kvcache.Cache, device Device, o Options) *Ti
 	return &Tier{conn: conn, cache: cache, device: device, options: o, storing: map[Key]*transfer{}}
 }
 
-// Offer stores blocks that have been computed, but those that are kept or on their way already.
-func (t *Tier) Offer(keys []Key, blocks []int32) {
+// Store stores blocks that have been computed, but those that are kept or on their way already.
+func (t *Tier) Store(keys []Key, blocks []int32) {
 	for i, key := range keys {
 		if t.storing[key] != nil || t.conn.Has(key) {
 			continue
@@ -105,7 +105,7 @@ func (t *Tier) Offer(keys []Key, blocks []int32) {
 			return
 		}
 		t.storing[key] = x
-		t.cache.Hold(blocks[i]) // nobody else lets go of it but Settle
+		t.cache.Hold(blocks[i]) // nobody else lets go of it but Finish
 	}
 }
 
@@ -138,7 +138,7 @@ func (t *Tier) Match(keys []Key) int {
 	return len(keys)
 }
 
-// Load copies blocks to the device. Settle calls done with the number of blocks that came, from the
+// Load copies blocks to the device. Finish calls done with the number of blocks that came, from the
 // first on. The caller keeps the device's blocks until then, or until the returned function, which
 // gives the load up, has returned: then done is not called.
 func (t *Tier) Load(keys []Key, blocks []int32, done func(loaded int)) (giveUp func()) {
@@ -266,7 +266,7 @@ func (t *Tier) moveBlock(ctx context.Context, x *transfer, i int) (err error) {
 	return nil
 }
 
-// settle enters a transfer for Settle, once; the caller holds the lock.
+// settle enters a transfer for Finish, once; the caller holds the lock.
 func (t *Tier) settle(x *transfer, err error) {
 	if !x.over {
 		x.over, x.err = true, err
@@ -292,7 +292,7 @@ func (t *Tier) late(x *transfer) {
 	t.options.Notify()
 }
 
-// giveUpAll ends transfers, and enters them for Settle.
+// giveUpAll ends transfers, and enters them for Finish.
 func (t *Tier) giveUpAll(all []*transfer) {
 	for _, x := range all {
 		x.giveUp()
@@ -311,9 +311,9 @@ func (t *Tier) broken() error {
 // Err is why the tier is out of use; nil while it works.
 func (t *Tier) Err() error { return t.broken() }
 
-// Settle takes notice of the transfers that have ended: blocks are let go, and the done of loads is
+// Finish takes notice of the transfers that have ended: blocks are let go, and the done of loads is
 // called.
-func (t *Tier) Settle() {
+func (t *Tier) Finish() {
 	t.mu.Lock()
 	settled := t.settled
 	t.settled = nil
@@ -340,10 +340,10 @@ func (t *Tier) Settle() {
 	}
 }
 
-// Yield gives up one store, the last that was queued, so that its block can be had; false when no
+// CancelStore gives up one store, the last that was queued, so that its block can be had; false when no
 // block is held.
-func (t *Tier) Yield() bool {
-	t.Settle()
+func (t *Tier) CancelStore() bool {
+	t.Finish()
 	t.mu.Lock()
 	var x *transfer
 	if n := len(t.queue); n > 0 {
@@ -356,7 +356,7 @@ func (t *Tier) Yield() bool {
 		return false
 	}
 	t.giveUpAll([]*transfer{x})
-	t.Settle()
+	t.Finish()
 	return true
 }
 
@@ -402,7 +402,7 @@ func (t *Tier) drain(ctx context.Context) error {
 // the tier is out of use until a Reset goes well: what it keeps is not found either.
 func (t *Tier) Reset(ctx context.Context) error {
 	err := t.drain(ctx)
-	t.Settle()
+	t.Finish()
 	if err == nil {
 		err = t.conn.Reset()
 	}

@@ -82,7 +82,7 @@ func newRig(t *testing.T, timeout time.Duration) *rig {
 		}
 	}})
 	t.Cleanup(func() {
-		r.Settle()
+		r.Finish()
 		require.NoError(t, r.Close(context.Background()))
 		assert.Empty(t, l.Holdings())
 	})
@@ -105,7 +105,7 @@ func (r *rig) compute(n int) ([]Key, []int32) {
 	for i, b := range blocks {
 		r.device.blocks[b] = byte(first + i)
 	}
-	r.Offer(keys, blocks)
+	r.Store(keys, blocks)
 	r.cache.Free(&tab)
 	return keys, blocks
 }
@@ -114,7 +114,7 @@ func (r *rig) compute(n int) ([]Key, []int32) {
 func (r *rig) until(what func() bool) {
 	r.t.Helper()
 	deadline := time.After(5 * time.Second)
-	for r.Settle(); !what(); r.Settle() {
+	for r.Finish(); !what(); r.Finish() {
 		select {
 		case <-r.notify:
 		case <-time.After(time.Millisecond):
@@ -132,7 +132,7 @@ func TestStoreAndLoad(t *testing.T) {
 	r.stored()
 	assert.Equal(t, Stats{Blocks: 4, Capacity: 8, Stored: 4}, r.Stats())
 	assert.Zero(t, r.cache.Stats().Used, "nothing is held any more")
-	r.Offer(keys, blocks)
+	r.Store(keys, blocks)
 	assert.Equal(t, 4, r.Stats().Stored+r.Stats().Pending, "what is kept is not stored again")
 
 	assert.Equal(t, 4, r.Match(keys))
@@ -159,7 +159,7 @@ func TestInFlight(t *testing.T) {
 	assert.Equal(t, 3, r.cache.Stats().Used)
 	var inUse *kvcache.InUseError
 	require.ErrorAs(t, r.cache.Reset(), &inUse)
-	r.Offer(keys, blocks)
+	r.Store(keys, blocks)
 	assert.Equal(t, 3, r.Stats().Pending)
 	assert.Zero(t, r.Match(keys))
 	close(finish)
@@ -320,19 +320,19 @@ func TestCloseOfAHang(t *testing.T) {
 	close(release)
 }
 
-// Yield frees one block at a time, of the store that is furthest from its end.
+// CancelStore frees one block at a time, of the store that is furthest from its end.
 func TestYield(t *testing.T) {
 	r := newRig(t, 0)
 	begun, finish := make(chan struct{}, 8), make(chan struct{})
 	r.conn.store = func(context.Context) error { begun <- struct{}{}; <-finish; return nil }
-	assert.False(t, r.Yield())
+	assert.False(t, r.CancelStore())
 	keys, _ := r.compute(3)
 	<-begun
 	for left := 2; left >= 0; left-- {
-		assert.True(t, r.Yield())
+		assert.True(t, r.CancelStore())
 		assert.Equal(t, left, r.cache.Stats().Used)
 	}
-	assert.False(t, r.Yield())
+	assert.False(t, r.CancelStore())
 	close(finish)
 	r.until(func() bool { return r.Stats().Pending == 0 })
 	assert.Equal(t, Stats{Capacity: 8, Lost: 3}, r.Stats())

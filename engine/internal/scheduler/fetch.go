@@ -8,16 +8,16 @@ import (
 
 // Tier is a second prefix cache, below the device's: *offload.Tier.
 type Tier interface {
-	// Offer stores computed blocks, as it can.
-	Offer(keys []kvcache.Hash, blocks []int32)
+	// Store stores computed blocks, as it can.
+	Store(keys []kvcache.Hash, blocks []int32)
 	// Match says how many of the blocks it can load, from the first on.
 	Match(keys []kvcache.Hash) int
-	// Load copies blocks to the device; Settle calls done with how many came, unless the load was given up.
+	// Load copies blocks to the device; Finish calls done with how many came, unless the load was given up.
 	Load(keys []kvcache.Hash, blocks []int32, done func(loaded int)) (giveUp func())
-	// Yield gives up a store to free its block; false when there is none.
-	Yield() bool
-	// Settle takes notice of what has ended.
-	Settle()
+	// CancelStore gives up a store to free its block; false when there is none.
+	CancelStore() bool
+	// Finish takes notice of what has ended.
+	Finish()
 }
 
 // fetch is a load of a waiting sequence's prefix. The sequence is in no queue meanwhile. What came is in the prefix cache afterwards, where the

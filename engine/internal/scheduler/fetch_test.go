@@ -70,7 +70,7 @@ func drainTier(t require.TestingT, r *rig, tier *offload.Tier) {
 		}
 		require.True(t, time.Now().Before(end), "no progress: %d waiting, %d running, %d fetched", r.Waiting(), r.Running(), r.Fetching())
 	}
-	tier.Settle()
+	tier.Finish()
 	require.Zero(t, r.cache.Stats().Used)
 }
 

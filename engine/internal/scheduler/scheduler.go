@@ -35,7 +35,7 @@ type Seq struct {
 
 	table    kvcache.Table
 	computed int  // tokens in the KV cache, while it runs
-	promised int  // tokens of the step in progress
+	scheduled int  // tokens of the step in progress
 	fetched  bool // the tier has been asked since it last lost its blocks
 	done     bool
 	prompted bool // the whole prompt has been computed once, and its log-probabilities are out
@@ -162,7 +162,7 @@ func (s *Scheduler) Preemptions() int { return s.preemptions }
 // next call. After the step, call Computed for each sequence that went well and Finish for each that is over.
 func (s *Scheduler) Schedule() (*modelrunner.Batch, []*Seq) {
 	if s.tier != nil {
-		s.tier.Settle()
+		s.tier.Finish()
 	}
 	b := &s.batch
 	b.Tokens, b.Positions, b.Slots = b.Tokens[:0], b.Positions[:0], b.Slots[:0]
@@ -212,7 +212,7 @@ func (s *Scheduler) scheduleRunning(budget int) (left int, preempted bool) {
 		n := min(len(q.Tokens)-q.computed, budget)
 		fits := true
 		for !s.cache.Grow(&q.table, q.computed+n) {
-			if s.tier != nil && s.tier.Yield() { // a block less to be found costs less than a sequence computed again
+			if s.tier != nil && s.tier.CancelStore() { // a block less to be found costs less than a sequence computed again
 				continue
 			}
 			victim := s.victim(i)
@@ -294,7 +294,7 @@ func (s *Scheduler) put(q *Seq, n int) {
 		seq.PromptLogprobs = q.PromptLogprobs
 		seq.Targets = q.Tokens[min(q.computed+1, q.PromptLen):min(seq.Context+1, q.PromptLen)]
 	}
-	q.promised = n
+	q.scheduled = n
 	b.Seqs = append(b.Seqs, seq)
 	s.seqs = append(s.seqs, q)
 }
@@ -303,11 +303,11 @@ func (s *Scheduler) put(q *Seq, n int) {
 // the first of them.
 func (s *Scheduler) Computed(q *Seq) (first int) {
 	first = q.computed
-	q.computed += q.promised
-	q.promised = 0
+	q.computed += q.scheduled
+	q.scheduled = 0
 	keys, blocks := s.cache.Commit(&q.table, q.Tokens, q.computed)
 	if s.tier != nil {
-		s.tier.Offer(keys, blocks)
+		s.tier.Store(keys, blocks)
 	}
 	if !q.prompted && q.computed >= q.PromptLen {
 		q.prompted = true
