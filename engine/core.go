@@ -27,25 +27,25 @@ type core struct {
 	ledger   *ledger.Ledger
 	faults   *faults
 
-	ctx context.Context // ends when the engine is to stop; a hang ends with it
-	cancel  context.CancelFunc
-	wake chan struct{} // something was posted
+	ctx    context.Context // ends when the engine is to stop; a hang ends with it
+	cancel context.CancelFunc
+	wake   chan struct{} // something was posted
 
 	ending  sync.Once
 	done    chan struct{} // closed when the engine takes no more work, ever
 	stopped chan struct{} // closed when everything has been given back
 
 	// The loop's own, and Open's before the loop starts.
-	runner  modelrunner.Runner
-	sched   *scheduler.Scheduler
-	cache   *kvcache.Cache
-	tier    *offload.Tier // nil: none
-	dirty   []*request    // have something for their caller
-	answers []func()      // to callers of something else
-	counts  Stats
-	unused  []string // tensors of the checkpoint
-	watchdog     watchdog
-	broken  error // what the engine is to end with
+	runner   modelrunner.Runner
+	sched    *scheduler.Scheduler
+	cache    *kvcache.Cache
+	tier     *offload.Tier // nil: none
+	dirty    []*request    // have something for their caller
+	answers  []func()      // to callers of something else
+	counts   Stats
+	unused   []string // tensors of the checkpoint
+	watchdog watchdog
+	broken   error // what the engine is to end with
 
 	connect      func(bytesPerBlock int64) (offload.Connector, error) // nil: host memory
 	tierOptions  offload.Options

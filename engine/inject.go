@@ -22,7 +22,7 @@ type faults struct {
 	reports []FaultReport
 	passes  map[place]int // of each fault's point
 	struck  map[place]bool
-	ctx    context.Context // ends a hang
+	ctx     context.Context // ends a hang
 	release context.Context // ends one at FaultShutdown
 }
 

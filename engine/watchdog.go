@@ -10,7 +10,7 @@ import (
 // watchdog fails an engine whose step does not end: callers are told while the loop still hangs.
 // The zero value watches nothing.
 type watchdog struct {
-	timer  *alarm.Alarm
+	timer *alarm.Alarm
 	began time.Time // of the step; zero between steps; guarded by core.mu
 	fired error
 }

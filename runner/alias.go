@@ -9,7 +9,7 @@ import (
 
 // The fixture is package harness, which links no engine. These are its names here.
 type (
-	TB = harness.TB // the part of testing.TB that a fixture uses
+	TB      = harness.TB // the part of testing.TB that a fixture uses
 	Runner  = harness.Runner
 	Fixture = harness.Fixture
 	Engine  = harness.Engine

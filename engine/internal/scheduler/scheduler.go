@@ -33,13 +33,13 @@ type Seq struct {
 
 	CachedTokens int // prompt tokens that the first admission found in the prefix cache
 
-	table    kvcache.Table
-	computed int  // tokens in the KV cache, while it runs
+	table     kvcache.Table
+	computed  int  // tokens in the KV cache, while it runs
 	scheduled int  // tokens of the step in progress
-	fetched  bool // the tier has been asked since it last lost its blocks
-	done     bool
-	prompted bool // the whole prompt has been computed once, and its log-probabilities are out
-	admitted bool
+	fetched   bool // the tier has been asked since it last lost its blocks
+	done      bool
+	prompted  bool // the whole prompt has been computed once, and its log-probabilities are out
+	admitted  bool
 
 	client     *client // until it is done
 	ticket     uint64  // order of arrival
