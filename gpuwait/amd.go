@@ -28,7 +28,7 @@ func OpenAMD(root string) (SourceCloser, error) {
 		return nil, err
 	}
 	if len(cards) == 0 {
-		return nil, fmt.Errorf("AMD: %w: no %s", ErrCannotMeasure, s.path("sys/class/drm/card*/device/mem_info_vram_total"))
+		return nil, fmt.Errorf("AMD: %w: %w: no %s", ErrCannotMeasure, errNotThere, s.path("sys/class/drm/card*/device/mem_info_vram_total"))
 	}
 	return s, nil
 }

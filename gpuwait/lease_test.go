@@ -112,6 +112,7 @@ func TestLeaseChoosesTheEmptiest(t *testing.T) {
 func TestLeaseWithoutSource(t *testing.T) { withoutGPU(t, testLeaseWithoutSource) }
 
 func testLeaseWithoutSource(t *testing.T) {
+	gpuwait.NoGPUEvidence(t, t.TempDir())
 	dir := gpuwait.LeaseDir(t.TempDir())
 	l, err := gpuwait.AcquireContext(t.Context(), 2, dir, gpuwait.Devices(gpu2, gpu1))
 	require.NoError(t, err)

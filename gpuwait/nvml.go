@@ -1,4 +1,4 @@
-//go:build linux && cgo
+//go:build linux && (cgo || amd64 || arm64)
 
 package gpuwait
 
@@ -7,35 +7,19 @@ import (
 	"fmt"
 	"math"
 	"sync"
-
-	"github.com/NVIDIA/go-nvml/pkg/dl"
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// nvmlNeeds are the entry points without which nothing can be measured, each with its older name. go-nvml binds lazily: a call to a missing
-// symbol, or any call before Init, ends the process. So they are looked up before Init, and every other one before its first use.
-var nvmlNeeds = [][]string{
-	{"nvmlInit_v2", "nvmlInit"},
-	{"nvmlShutdown"},
-	{"nvmlErrorString"},
-	{"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"},
-	{"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"},
-	{"nvmlDeviceGetUUID"},
-	{"nvmlDeviceGetName"},
-	{"nvmlDeviceGetMemoryInfo"},
-}
-
-// nvmlOpen is the one NVML of the process: go-nvml keeps its function table in package variables, so a second library cannot be loaded beside
-// the first, and loading and unloading must not race with calls.
+// nvmlOpen is the one NVML of the process: go-nvml keeps its functions in package variables, so a second library cannot be loaded
+// beside the first, and loading and unloading must not race with calls.
 var nvmlOpen struct {
 	mu   sync.Mutex
 	path string
 	refs int
-	lib  nvml.Interface
+	lib  *nvmlTable
 }
 
 type nvmlSource struct {
-	lib    nvml.Interface
+	lib    *nvmlTable
 	mu     sync.RWMutex // held for reading during a call: Close waits
 	closed bool
 	dmu    sync.Mutex
@@ -44,7 +28,7 @@ type nvmlSource struct {
 
 type nvmlDevice struct {
 	Device
-	handle nvml.Device
+	handle nvmlHandle
 	noV2   bool // the driver refused the v2 memory call for this device
 }
 
@@ -71,26 +55,19 @@ func OpenNVML(path string) (SourceCloser, error) {
 	return s, nil
 }
 
-func nvmlInit(path string) (nvml.Interface, error) {
-	so := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
-	if err := so.Open(); err != nil {
-		return nil, fmt.Errorf("NVML: %w: no NVIDIA driver: %v", ErrCannotMeasure, err) //nolint:errorlint // the loader's text, nothing to unwrap
+func nvmlInit(path string) (*nvmlTable, error) {
+	lib, err := openNVMLTable(path)
+	if err != nil {
+		return nil, err
 	}
-	defer func() { _ = so.Close() }()
-	for _, names := range nvmlNeeds {
-		found := false
-		for _, name := range names {
-			found = found || so.Lookup(name) == nil
-		}
-		if !found {
-			return nil, fmt.Errorf("NVML: %w: %s has no %s: too old, or not NVML", ErrCannotMeasure, path, names[0])
-		}
-	}
-	lib := nvml.New(nvml.WithLibraryPath(path))
-	if r := lib.Init(); r != nvml.SUCCESS {
-		return nil, nvmlError("nvmlInit", "", r)
+	if r := lib.init(); r != nvmlSuccess {
+		return nil, lib.failed("nvmlInit", "", r)
 	}
 	return lib, nil
+}
+
+func lacks(path, symbol string) error {
+	return fmt.Errorf("NVML: %w: %s has no %s: too old, or not NVML", ErrCannotMeasure, path, symbol)
 }
 
 // Close is idempotent; the last Close of a process shuts NVML down.
@@ -107,13 +84,11 @@ func (s *nvmlSource) Close() error {
 		return nil
 	}
 	nvmlOpen.lib = nil
-	if r := s.lib.Shutdown(); r != nvml.SUCCESS {
-		return nvmlError("nvmlShutdown", "", r)
+	if r := s.lib.shutdown(); r != nvmlSuccess {
+		return s.lib.failed("nvmlShutdown", "", r)
 	}
 	return nil
 }
-
-func (s *nvmlSource) has(symbol string) bool { return s.lib.Extensions().LookupSymbol(symbol) == nil }
 
 // enter keeps NVML open for the length of one call.
 func (s *nvmlSource) enter() (leave func(), err error) {
@@ -131,18 +106,18 @@ func (s *nvmlSource) Devices() ([]Device, error) {
 		return nil, err
 	}
 	defer leave()
-	n, r := s.lib.DeviceGetCount()
-	if r != nvml.SUCCESS {
-		return nil, nvmlError("nvmlDeviceGetCount", "", r)
+	n, r := s.lib.count()
+	if r != nvmlSuccess {
+		return nil, s.lib.failed("nvmlDeviceGetCount", "", r)
 	}
 	var list []Device
 	found := map[string]nvmlDevice{}
 	for i := range n {
-		h, r := s.lib.DeviceGetHandleByIndex(i)
-		if r != nvml.SUCCESS {
-			return nil, nvmlError("nvmlDeviceGetHandleByIndex", fmt.Sprintf("index %d", i), r)
+		h, r := s.lib.handle(i)
+		if r != nvmlSuccess {
+			return nil, s.lib.failed("nvmlDeviceGetHandleByIndex", fmt.Sprintf("index %d", i), r)
 		}
-		gpu, err := nvmlDescribe(h, Device{Index: i, Vendor: NVIDIA})
+		gpu, err := s.describe(h, Device{Index: i, Vendor: NVIDIA})
 		if err != nil {
 			return nil, err
 		}
@@ -161,53 +136,53 @@ func (s *nvmlSource) Devices() ([]Device, error) {
 	return list, nil
 }
 
-func nvmlDescribe(h nvml.Device, d Device) (Device, error) {
-	uuid, r := h.GetUUID()
-	if r != nvml.SUCCESS {
-		return d, nvmlError("nvmlDeviceGetUUID", fmt.Sprintf("index %d", d.Index), r)
+func (s *nvmlSource) describe(h nvmlHandle, d Device) (Device, error) {
+	uuid, r := s.lib.uuid(h)
+	if r != nvmlSuccess {
+		return d, s.lib.failed("nvmlDeviceGetUUID", fmt.Sprintf("index %d", d.Index), r)
 	}
 	d.UUID = uuid
-	if name, r := h.GetName(); r == nvml.SUCCESS {
+	if name, r := s.lib.name(h); r == nvmlSuccess {
 		d.Name = name
 	}
 	return d, nil
 }
 
 // slices lists the MIG devices of a GPU and marks the GPU when MIG is on.
-func (s *nvmlSource) slices(gpu nvml.Device, parent *Device) ([]nvmlDevice, error) {
+func (s *nvmlSource) slices(gpu nvmlHandle, parent *Device) ([]nvmlDevice, error) {
 	for _, name := range []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"} {
-		if !s.has(name) {
+		if !s.lib.has(name) {
 			return nil, nil // a driver from before MIG
 		}
 	}
-	mode, _, r := gpu.GetMigMode()
-	if r == nvml.ERROR_NOT_SUPPORTED || r == nvml.SUCCESS && mode != nvml.DEVICE_MIG_ENABLE {
+	enabled, r := s.lib.migEnabled(gpu)
+	if r == nvmlNotSupported || r == nvmlSuccess && !enabled {
 		return nil, nil
 	}
-	if r != nvml.SUCCESS {
-		return nil, nvmlError("nvmlDeviceGetMigMode", parent.UUID, r)
+	if r != nvmlSuccess {
+		return nil, s.lib.failed("nvmlDeviceGetMigMode", parent.UUID, r)
 	}
 	parent.Sliced = true
-	n, r := gpu.GetMaxMigDeviceCount()
-	if r != nvml.SUCCESS {
-		return nil, nvmlError("nvmlDeviceGetMaxMigDeviceCount", parent.UUID, r)
+	n, r := s.lib.migCount(gpu)
+	if r != nvmlSuccess {
+		return nil, s.lib.failed("nvmlDeviceGetMaxMigDeviceCount", parent.UUID, r)
 	}
 	var out []nvmlDevice
 	for i := range n {
-		h, r := gpu.GetMigDeviceHandleByIndex(i)
-		if r == nvml.ERROR_NOT_FOUND || r == nvml.ERROR_INVALID_ARGUMENT {
+		h, r := s.lib.migHandle(gpu, i)
+		if r == nvmlNotFound || r == nvmlInvalid {
 			continue // an empty place: the numbers have gaps
 		}
-		if r != nvml.SUCCESS {
-			return nil, nvmlError("nvmlDeviceGetMigDeviceHandleByIndex", fmt.Sprintf("%s slice %d", parent.UUID, i), r)
+		if r != nvmlSuccess {
+			return nil, s.lib.failed("nvmlDeviceGetMigDeviceHandleByIndex", fmt.Sprintf("%s slice %d", parent.UUID, i), r)
 		}
-		d, err := nvmlDescribe(h, Device{Index: parent.Index, Vendor: NVIDIA, Parent: parent.UUID, MIG: i})
+		d, err := s.describe(h, Device{Index: parent.Index, Vendor: NVIDIA, Parent: parent.UUID, MIG: i})
 		if err != nil {
 			return nil, err
 		}
-		if s.has("nvmlDeviceGetGpuInstanceId") && s.has("nvmlDeviceGetComputeInstanceId") {
-			d.GI, _ = h.GetGpuInstanceId()
-			d.CI, _ = h.GetComputeInstanceId()
+		if s.lib.has("nvmlDeviceGetGpuInstanceId") && s.lib.has("nvmlDeviceGetComputeInstanceId") {
+			d.GI, _ = s.lib.gpuInstanceID(h)
+			d.CI, _ = s.lib.computeInstanceID(h)
 		}
 		out = append(out, nvmlDevice{Device: d, handle: h})
 	}
@@ -242,32 +217,34 @@ func (s *nvmlSource) Memory(uuid string) (Memory, error) {
 		return Memory{}, err
 	}
 	defer leave()
-	if !d.noV2 && s.has("nvmlDeviceGetMemoryInfo_v2") {
-		m, r := d.handle.GetMemoryInfo_v2()
+	if !d.noV2 && s.lib.has("nvmlDeviceGetMemoryInfo_v2") {
+		m, r := s.lib.memoryV2(d.handle)
 		switch r {
-		case nvml.SUCCESS:
-			return nvmlMemory(d, m.Total, m.Used, m.Reserved, false)
-		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_INVALID_ARGUMENT:
+		case nvmlSuccess:
+			return asMemory(d, m, false)
+		case nvmlNotSupported, nvmlNoFunction, nvmlVersionMismatch, nvmlInvalid:
 			s.dmu.Lock()
 			d.noV2 = true
 			s.byUUID[uuid] = d
 			s.dmu.Unlock()
 		default:
-			return Memory{}, nvmlError("nvmlDeviceGetMemoryInfo_v2", uuid, r)
+			return Memory{}, s.lib.failed("nvmlDeviceGetMemoryInfo_v2", uuid, r)
 		}
 	}
-	m, r := d.handle.GetMemoryInfo()
-	if r != nvml.SUCCESS {
-		return Memory{}, nvmlError("nvmlDeviceGetMemoryInfo", uuid, r)
+	m, r := s.lib.memory(d.handle)
+	if r != nvmlSuccess {
+		return Memory{}, s.lib.failed("nvmlDeviceGetMemoryInfo", uuid, r)
 	}
-	return nvmlMemory(d, m.Total, m.Used, 0, true)
+	return asMemory(d, m, true)
 }
 
-func nvmlMemory(d nvmlDevice, total, used, reserved uint64, withReserve bool) (Memory, error) {
-	if total > math.MaxInt64 || used > math.MaxInt64 || reserved > math.MaxInt64 {
-		return Memory{}, fmt.Errorf("NVML: %s: %w: total %#x, used %#x, reserved %#x", d.UUID, ErrCannotMeasure, total, used, reserved)
+func asMemory(d nvmlDevice, m nvmlMemory, withReserve bool) (Memory, error) {
+	if max(m.total, m.used, m.reserved) > math.MaxInt64 {
+		return Memory{}, fmt.Errorf("NVML: %s: %w: total %#x, used %#x, reserved %#x", d.UUID, ErrCannotMeasure, m.total, m.used, m.reserved)
 	}
-	return checked(d.Device, Memory{Total: int64(total), Used: int64(used), Reserved: int64(reserved), WithReserve: withReserve})
+	return checked(d.Device, Memory{
+		Total: int64(m.total), Used: int64(m.used), Reserved: int64(m.reserved), WithReserve: withReserve,
+	})
 }
 
 // Holders adds the three lists that NVML keeps: compute, graphics and MPS clients. A process that is in two of them counts once.
@@ -284,25 +261,19 @@ func (s *nvmlSource) Holders(uuid string) ([]Holder, error) {
 	var out []Holder
 	var refused []error
 	asked := 0
-	for _, q := range []struct {
-		symbol string
-		list   func() ([]nvml.ProcessInfo, nvml.Return)
-	}{
-		{"nvmlDeviceGetComputeRunningProcesses", d.handle.GetComputeRunningProcesses},
-		{"nvmlDeviceGetGraphicsRunningProcesses", d.handle.GetGraphicsRunningProcesses},
-		{"nvmlDeviceGetMPSComputeRunningProcesses", d.handle.GetMPSComputeRunningProcesses},
-	} {
-		if !s.has(q.symbol) && !s.has(q.symbol+"_v2") && !s.has(q.symbol+"_v3") {
+	for _, list := range []nvmlList{nvmlCompute, nvmlGraphics, nvmlMPS} {
+		stem := string(list)
+		if !s.lib.has(stem) && !s.lib.has(stem+"_v2") && !s.lib.has(stem+"_v3") {
 			continue
 		}
-		infos, r := q.list()
+		infos, r := s.lib.processes(list, d.handle)
 		switch r {
-		case nvml.SUCCESS:
+		case nvmlSuccess:
 			asked++
 			out = mergeHolders(out, infos)
-		case nvml.ERROR_NOT_SUPPORTED: // MIG slices and some boards have no graphics list
+		case nvmlNotSupported: // MIG slices and some boards have no graphics list
 		default:
-			refused = append(refused, nvmlError(q.symbol, uuid, r))
+			refused = append(refused, s.lib.failed(stem, uuid, r))
 		}
 	}
 	if asked == 0 {
@@ -311,12 +282,12 @@ func (s *nvmlSource) Holders(uuid string) ([]Holder, error) {
 	return out, nil
 }
 
-func mergeHolders(out []Holder, infos []nvml.ProcessInfo) []Holder {
+func mergeHolders(out []Holder, infos []nvmlProcess) []Holder {
 next:
 	for _, p := range infos {
-		h := Holder{PID: int(p.Pid)}
-		if p.UsedGpuMemory <= math.MaxInt64 { // all ones: "not available"
-			h.Bytes, h.Known = int64(p.UsedGpuMemory), true
+		h := Holder{PID: int(p.pid)}
+		if p.bytes <= math.MaxInt64 { // all ones: "not available"
+			h.Bytes, h.Known = int64(p.bytes), true
 		}
 		for i := range out {
 			if out[i].PID == h.PID {
@@ -330,14 +301,14 @@ next:
 	return out
 }
 
-// nvmlError turns a Return into an error; nvml.SUCCESS itself is a non-nil error, so a Return is never returned as one.
-func nvmlError(call, what string, r nvml.Return) error {
+// failed turns what a call returned into an error.
+func (t *nvmlTable) failed(call, what string, r nvmlReturn) error {
 	kind := ErrCannotMeasure
-	if r == nvml.ERROR_GPU_IS_LOST || r == nvml.ERROR_RESET_REQUIRED {
+	if r == nvmlLost || r == nvmlResetRequired {
 		kind = ErrLost
 	}
 	if what != "" {
 		what = " (" + what + ")"
 	}
-	return fmt.Errorf("NVML: %w: %s%s: %s (%d)", kind, call, what, r.Error(), int32(r))
+	return fmt.Errorf("NVML: %w: %s%s: %s (%d)", kind, call, what, t.errorText(r), int32(r))
 }

@@ -1,4 +1,4 @@
-//go:build !linux || !cgo
+//go:build !linux || (!cgo && !amd64 && !arm64)
 
 package gpuwait
 
@@ -7,7 +7,8 @@ import (
 	"runtime"
 )
 
-// OpenNVML needs Linux and cgo: in this build it always fails, and says so.
+// OpenNVML needs Linux and, on other processors than amd64 and arm64, cgo. In this build it always fails.
 func OpenNVML(string) (SourceCloser, error) {
-	return nil, fmt.Errorf("NVML: %w: built for %s without NVML (it needs linux and CGO_ENABLED=1)", ErrCannotMeasure, runtime.GOOS)
+	return nil, fmt.Errorf("NVML: %w: this build for %s/%s cannot load it (it needs linux, and cgo on other processors than amd64 and arm64)",
+		ErrCannotMeasure, runtime.GOOS, runtime.GOARCH)
 }

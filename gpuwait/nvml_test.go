@@ -1,9 +1,8 @@
-//go:build linux && cgo
+//go:build linux && (amd64 || arm64)
 
 package gpuwait_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,9 +18,18 @@ import (
 	"github.com/enginetest/enginetest/gpuwait"
 )
 
-// withFakeNVML runs body in a child whose libnvidia-ml is built from testdata/nvml. A child, because go-nvml binds each function once per
-// process: the next library would never be called.
+// withFakeNVML runs body once for each way of calling NVML, in a child whose libnvidia-ml is built from testdata/nvml. A child,
+// because go-nvml binds each function once per process: the next library would never be called.
 func withFakeNVML(t *testing.T, body func(t *testing.T, lib string), flags ...string) {
+	for _, table := range gpuwait.NVMLTables() {
+		t.Run(table, func(t *testing.T) {
+			gpuwait.UseNVML(table)
+			withFakeLibrary(t, body, flags...)
+		})
+	}
+}
+
+func withFakeLibrary(t *testing.T, body func(t *testing.T, lib string), flags ...string) {
 	lib := os.Getenv("FAKE_NVML")
 	if !forkproc.InChild() {
 		cc, err := exec.LookPath("cc")
@@ -213,23 +221,61 @@ func testNVMLOldDriver(t *testing.T, lib string) {
 }
 
 func TestNVMLMissing(t *testing.T) {
-	_, err := gpuwait.OpenNVML(filepath.Join(t.TempDir(), "libnvidia-ml.so.1"))
-	require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
-	require.ErrorContains(t, err, "no NVIDIA driver")
+	defer gpuwait.UseNVML(gpuwait.NVMLTables()[0])
+	for _, table := range gpuwait.NVMLTables() {
+		gpuwait.UseNVML(table)
+		_, err := gpuwait.OpenNVML(filepath.Join(t.TempDir(), "libnvidia-ml.so.1"))
+		require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
+		require.ErrorContains(t, err, "no NVIDIA driver")
 
-	_, err = gpuwait.OpenNVML("libc.so.6")
-	require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
-	require.ErrorContains(t, err, "libc.so.6 has no nvmlInit_v2")
+		_, err = gpuwait.OpenNVML("libc.so.6")
+		require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
+		require.ErrorContains(t, err, "libc.so.6 has no nvmlInit_v2")
+	}
 }
 
 func TestNoGPU(t *testing.T) { withoutGPU(t, testNoGPU) }
 
 func testNoGPU(t *testing.T) {
+	root := t.TempDir()
+	gpuwait.NoGPUEvidence(t, root)
 	_, err := gpuwait.Open()
 	require.ErrorIs(t, err, gpuwait.ErrNoSource)
-	t.Log(err)
-	assert.Contains(t, err.Error(), "NVML: ")
-	assert.Contains(t, err.Error(), "AMD: ")
+	require.EqualError(t, err, "gpuwait: cannot measure: no GPU found: neither /sys nor /dev shows one of NVIDIA or AMD")
 	assert.Equal(t, 3, gpuwait.ExitCode(err))
-	require.NotErrorIs(t, err, errors.ErrUnsupported)
+
+	for path, says := range map[string]string{
+		"dev/nvidia0":                 "/dev/nvidia0",
+		"dev/kfd":                     "/dev/kfd",
+		"proc/driver/nvidia/gpus/0/x": "/proc/driver/nvidia/gpus/0",
+		"sys/bus/pci/devices/0/class": "NVIDIA GPU at PCI 0 (without a driver)",
+	} {
+		root := t.TempDir()
+		put := func(path, text string) {
+			file := filepath.Join(root, path)
+			require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+			require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		}
+		put("sys/bus/pci/devices/1/class", "0x030000\n") // a display controller of a hypervisor
+		put("sys/bus/pci/devices/1/vendor", "0x1af4\n")
+		put("sys/bus/pci/devices/0/vendor", "0x10de\n") // without a class, it is the sound of a GPU
+		put(path, "0x030200\n")
+		gpuwait.NoGPUEvidence(t, root)
+		_, err := gpuwait.Open()
+		require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
+		require.NotErrorIs(t, err, gpuwait.ErrNoSource, "what cannot be read is not absent")
+		require.ErrorContains(t, err, "this machine has a GPU ("+says+") that cannot be read: NVML: no NVIDIA driver: ")
+	}
+}
+
+// A driver that answers and lists nothing is no proof that there is no GPU.
+func TestNVMLListsNoDevice(t *testing.T) { withFakeNVML(t, testNVMLListsNoDevice) }
+
+func testNVMLListsNoDevice(t *testing.T, lib string) {
+	machine(t)
+	src, err := gpuwait.OpenNVML(lib)
+	require.NoError(t, err)
+	require.NoError(t, src.Close())
+	_, err = gpuwait.Snapshot(src)
+	require.ErrorIs(t, err, gpuwait.ErrCannotMeasure)
 }

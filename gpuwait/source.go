@@ -83,28 +83,69 @@ var (
 	ErrCannotMeasure = errors.New("cannot measure")
 	// ErrLost is in the error of a device that has fallen off its bus or needs a reset. It is also an ErrCannotMeasure.
 	ErrLost = fmt.Errorf("%w: device lost", ErrCannotMeasure)
-	// ErrNoSource is what Open returns on a machine without a GPU that it knows how to read. It is also an ErrCannotMeasure.
+	// ErrNoSource is in the error of Open on a machine without a GPU: neither /sys nor /dev shows one. It is also an
+	// ErrCannotMeasure.
 	ErrNoSource = fmt.Errorf("%w: no GPU found", ErrCannotMeasure)
 	// ErrNoDevice is in the error for a device that the source does not have.
 	ErrNoDevice = errors.New("no such device")
 )
 
-// Open returns the machine's own source: NVML where its library answers, AMD's sysfs files else. When neither is there the error is an
-// [ErrNoSource] that says everything that was tried and how each try ended. Close it to let go of the driver's device files.
+// Open returns the machine's own source: NVML where its library answers, otherwise AMD's files in /sys. Close it to let go of the
+// driver's device files.
+//
+// On a machine without a GPU the error is an [ErrNoSource]. A machine that has a GPU which cannot be read is no such machine: there
+// the error is an [ErrCannotMeasure] alone, and says what shows the GPU and how each try ended.
 func Open() (SourceCloser, error) {
-	var tried []string
-	for _, try := range []struct {
-		open func(string) (SourceCloser, error)
-		path string
-	}{{OpenNVML, ""}, {OpenAMD, "/"}} {
-		src, err := try.open(try.path)
+	var tried []error
+	for _, open := range []func() (SourceCloser, error){
+		func() (SourceCloser, error) { return OpenNVML("") },
+		func() (SourceCloser, error) { return OpenAMD("/") },
+	} {
+		src, err := openNonEmpty(open)
 		if err == nil {
 			return src, nil
 		}
-		tried = append(tried, err.Error())
+		tried = append(tried, err)
 	}
-	return nil, fmt.Errorf("gpuwait: %w on %s/%s; tried %s", ErrNoSource, runtime.GOOS, runtime.GOARCH, strings.Join(tried, "; "))
+	return nil, noSource(evidence(machineRoot), tried...)
 }
+
+// openNonEmpty refuses a source without devices: a driver that lists none says nothing about a GPU that is there.
+func openNonEmpty(open func() (SourceCloser, error)) (SourceCloser, error) {
+	src, err := open()
+	if err != nil {
+		return nil, err
+	}
+	devices, err := src.Devices()
+	if err == nil && len(devices) == 0 {
+		err = errors.New("the driver answers and lists no device")
+	}
+	if err != nil {
+		return nil, errors.Join(err, src.Close())
+	}
+	return src, nil
+}
+
+// noSource tells a machine without a GPU from one whose GPU cannot be read.
+func noSource(evidence []string, tried ...error) error {
+	if len(evidence) == 0 && runtime.GOOS == "linux" {
+		return fmt.Errorf("gpuwait: %w: neither /sys nor /dev shows one of NVIDIA or AMD", ErrNoSource)
+	}
+	if len(evidence) == 0 {
+		return fmt.Errorf("gpuwait: %w: device memory is measured on Linux only, and this is %s", ErrNoSource, runtime.GOOS)
+	}
+	var how []string
+	for _, err := range tried {
+		if !errors.Is(err, errNotThere) {
+			how = append(how, strings.Replace(err.Error(), ErrCannotMeasure.Error()+": ", "", 1)) // it is said once already
+		}
+	}
+	return fmt.Errorf("gpuwait: %w: this machine has a GPU (%s) that cannot be read: %s",
+		ErrCannotMeasure, shorten(evidence, 3), strings.Join(how, "; "))
+}
+
+// errNotThere is in the error of a source for a vendor of which the machine has nothing.
+var errNotThere = errors.New("not there")
 
 // checked refuses readings that cannot be true, so that a broken source never looks like a clear device.
 func checked(d Device, m Memory) (Memory, error) {

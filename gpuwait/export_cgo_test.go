@@ -1,0 +1,5 @@
+//go:build linux && cgo
+
+package gpuwait
+
+func init() { nvmlTables["cgo"] = newNVMLCgo }
