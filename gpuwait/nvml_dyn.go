@@ -139,7 +139,7 @@ func (l *nvmlLibrary) memory(h nvmlHandle) (nvmlMemory, nvmlReturn) {
 
 func (l *nvmlLibrary) memoryV2(h nvmlHandle) (nvmlMemory, nvmlReturn) {
 	type memoryV2 struct {
-		version                     uint32
+		version                  uint32
 		total, reserved, _, used uint64 // the third is free memory
 	}
 	m := &memoryV2{version: uint32(unsafe.Sizeof(memoryV2{})) | 2<<24}
