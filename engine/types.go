@@ -4,6 +4,7 @@ import "github.com/enginetest/enginetest/llm"
 
 // Types of package llm, which holds what passes between a test and any engine.
 type (
+	// Request is one prompt: a text, or token ids.
 	Request        = llm.Request
 	SamplingParams = llm.SamplingParams
 	Output         = llm.Output

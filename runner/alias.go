@@ -7,9 +7,10 @@ import (
 	"github.com/enginetest/enginetest/harness"
 )
 
-// The fixture is package harness, which links no engine. These are its names here.
+// These are the names here of package harness, which has the fixture and links no engine.
 type (
-	TB      = harness.TB // the part of testing.TB that a fixture uses
+	// TB is the part of testing.TB that a fixture uses.
+	TB      = harness.TB
 	Runner  = harness.Runner
 	Fixture = harness.Fixture
 	Engine  = harness.Engine
