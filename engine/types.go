@@ -4,22 +4,36 @@ import "github.com/enginetest/enginetest/llm"
 
 // Types of package llm, which holds what passes between a test and any engine.
 type (
-	// Request is one prompt: a text, or token ids.
-	Request        = llm.Request
+	// Request is [llm.Request]: one prompt: a text, or token ids.
+	Request = llm.Request
+	// SamplingParams is [llm.SamplingParams]: how a request's tokens are chosen.
 	SamplingParams = llm.SamplingParams
-	Output         = llm.Output
-	Completion     = llm.Completion
-	Logprob        = llm.Logprob
-	Delta          = llm.Delta
-	FinishReason   = llm.FinishReason
-	Message        = llm.Message
-	Fault          = llm.Fault
-	FaultPoint     = llm.FaultPoint
-	FaultAction    = llm.FaultAction
-	FaultReport    = llm.FaultReport
+	// Output is [llm.Output]: what a request returned.
+	Output = llm.Output
+	// Completion is [llm.Completion]: one output of a request.
+	Completion = llm.Completion
+	// Logprob is [llm.Logprob]: a token's log-probability at one position.
+	Logprob = llm.Logprob
+	// Delta is [llm.Delta]: what one step added to a streamed completion.
+	Delta = llm.Delta
+	// FinishReason is [llm.FinishReason]: why a completion ended.
+	FinishReason = llm.FinishReason
+	// Message is [llm.Message]: one turn of a conversation.
+	Message = llm.Message
+	// Fault is [llm.Fault]: an injected failure.
+	Fault = llm.Fault
+	// FaultPoint is [llm.FaultPoint]: a place where a Fault can strike.
+	FaultPoint = llm.FaultPoint
+	// FaultAction is [llm.FaultAction]: what happens when a Fault strikes.
+	FaultAction = llm.FaultAction
+	// FaultReport is [llm.FaultReport]: whether a Fault struck.
+	FaultReport = llm.FaultReport
+	// ShutdownReport is [llm.ShutdownReport]: how an engine ended, phase by phase.
 	ShutdownReport = llm.ShutdownReport
-	ShutdownPhase  = llm.ShutdownPhase
-	ParamError     = llm.ParamError
+	// ShutdownPhase is [llm.ShutdownPhase]: one step of a shutdown.
+	ShutdownPhase = llm.ShutdownPhase
+	// ParamError is [llm.ParamError]: a parameter outside its range.
+	ParamError = llm.ParamError
 )
 
 // The finish reasons.

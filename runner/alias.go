@@ -9,16 +9,24 @@ import (
 
 // These are the names here of package harness, which has the fixture and links no engine.
 type (
-	// TB is the part of testing.TB that a fixture uses.
-	TB      = harness.TB
-	Runner  = harness.Runner
+	// TB is [harness.TB]: the part of testing.TB that a fixture uses.
+	TB = harness.TB
+	// Runner is [harness.Runner]: an engine that a test owns.
+	Runner = harness.Runner
+	// Fixture is [harness.Fixture]: a started engine with a record of what was there before it.
 	Fixture = harness.Fixture
-	Engine  = harness.Engine
-	Option  = harness.Option
-	Report  = harness.Report
-	Step    = harness.Step
-	Error   = harness.Error
-	Beam    = harness.Beam
+	// Engine is [harness.Engine]: what a fixture needs of an engine.
+	Engine = harness.Engine
+	// Option is [harness.Option]: changes how a fixture starts, or what its teardown accepts.
+	Option = harness.Option
+	// Report is [harness.Report]: what a teardown did and found, step by step.
+	Report = harness.Report
+	// Step is [harness.Step]: one check of a teardown.
+	Step = harness.Step
+	// Error is [harness.Error]: what an engine left behind.
+	Error = harness.Error
+	// Beam is [harness.Beam]: one result of a beam search.
+	Beam = harness.Beam
 )
 
 // Name is [harness.Name]: what messages call the engine.
