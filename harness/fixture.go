@@ -147,6 +147,9 @@ func (f *Fixture) Engine() Engine {
 	return f.engine
 }
 
+// Do runs call on behalf of the fixture: Close also looks for the goroutines that it starts.
+func (f *Fixture) Do(call func()) { f.scope.Do(call) }
+
 // Close shuts the engine down and checks that nothing of it is left, under the teardown timeout.
 // The first call does the work; every call returns its report.
 func (f *Fixture) Close(ctx context.Context) Report {
