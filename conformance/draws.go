@@ -1,0 +1,191 @@
+package conformance
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/enginetest/enginetest/llm"
+)
+
+// draws are the properties of the sampler's chances, judged against the engine's own log-probabilities.
+var draws = []property{
+	{
+		name:  "sampler/draws at a temperature",
+		why:   "a sampler that is a little wrong still writes fluent text: only counting shows it",
+		needs: []Capability{TokenIDs, Sampling, Seeds, FullLogprobs},
+		check: func(c *check) error {
+			return c.drawn(func(d distribution) (llm.SamplingParams, distribution) {
+				return llm.SamplingParams{Temperature: 1.6}, d.tempered(1.6)
+			})
+		},
+	},
+	{
+		name:  "sampler/draws of top-k",
+		why:   "top-k keeps k tokens, not k−1 or k+1, and renormalizes what it keeps",
+		needs: []Capability{TokenIDs, Sampling, Seeds, FullLogprobs, TopK},
+		check: func(c *check) error {
+			return c.drawn(func(d distribution) (llm.SamplingParams, distribution) {
+				return llm.SamplingParams{Temperature: 1.6, TopK: 5}, d.tempered(1.6)[:5].normalized()
+			})
+		},
+	},
+	{
+		name:  "sampler/draws of top-p",
+		why:   "top-p keeps the fewest likely tokens that reach p, with the one that crosses it",
+		needs: []Capability{TokenIDs, Sampling, Seeds, FullLogprobs, TopP},
+		check: func(c *check) error {
+			return c.drawn(func(d distribution) (llm.SamplingParams, distribution) {
+				d = d.tempered(1.6)
+				return llm.SamplingParams{Temperature: 1.6, TopP: d.nucleus(6)}, d[:6].normalized()
+			})
+		},
+	},
+	{
+		name:  "sampler/draws of min-p",
+		why:   "min-p is a share of the largest probability after the temperature, not a probability",
+		needs: []Capability{TokenIDs, Sampling, Seeds, FullLogprobs, MinP},
+		check: func(c *check) error {
+			return c.drawn(func(d distribution) (llm.SamplingParams, distribution) {
+				d = d.tempered(1.6)
+				return llm.SamplingParams{Temperature: 1.6, MinP: math.Sqrt(d[5].p*d[6].p) / d[0].p}, d[:6].normalized()
+			})
+		},
+	},
+	{
+		name:  "sampler/draws of typical-p",
+		why:   "typical-p keeps what is about as surprising as the whole is on average, which may leave out the likeliest",
+		needs: []Capability{TokenIDs, Sampling, Seeds, FullLogprobs, TypicalP},
+		check: func(c *check) error {
+			return c.drawn(func(d distribution) (llm.SamplingParams, distribution) {
+				kept, p := d.tempered(1.6).typical(0.6)
+				return llm.SamplingParams{Temperature: 1.6, TypicalP: p}, kept.normalized()
+			})
+		},
+	},
+	{
+		name:  "sampler/draws of top-k and top-p",
+		why:   "processors run in vLLM's order: top-p counts what top-k has left as the whole",
+		needs: []Capability{TokenIDs, Sampling, Seeds, FullLogprobs, TopK, TopP},
+		check: func(c *check) error {
+			return c.drawn(func(d distribution) (llm.SamplingParams, distribution) {
+				d = d.tempered(1.6)[:8].normalized()
+				return llm.SamplingParams{Temperature: 1.6, TopK: 8, TopP: d.nucleus(4)}, d[:4].normalized()
+			})
+		},
+	},
+	{
+		name:  "sampler/top-k of one is greedy",
+		why:   "with one token left there is no chance, at any temperature",
+		needs: []Capability{Sampling, TopK},
+		check: topKOfOne,
+	},
+}
+
+const drawsPerRequest = 500
+
+// drawn draws the first token of an answer many times, with seeds that are always the same.
+func (c *check) drawn(expect func(distribution) (llm.SamplingParams, distribution)) error {
+	l, err := c.engine()
+	if err != nil {
+		return err
+	}
+	q, d, err := c.openEnded(l)
+	if err != nil {
+		return err
+	}
+	if len(d) < 16 {
+		return fmt.Errorf("a vocabulary of %d tokens is too small to draw from", len(d))
+	}
+	p, want := expect(d)
+	q.Sampling = p
+	q.Sampling.MaxTokens = 1
+	n := c.s.opts.draws
+	ids, err := c.draw(l, q, n)
+	if err != nil {
+		return err
+	}
+	if i, found := want.outside(ids); found {
+		q.Sampling.Seed = new(int64(i))
+		return fmt.Errorf("drew token id %d, which the parameters rule out: they keep %d of %d tokens\nsmallest example found:\n%s",
+			ids[i], len(want), len(d), requests([]llm.Request{q}))
+	}
+	if text := want.fits(ids); text != "" {
+		return fmt.Errorf("%d draws don't follow the engine's own log-probabilities: %s\nwith the seeds 0 to %d:\n%s", n, text, n-1, requests([]llm.Request{q}))
+	}
+	c.notef("%d draws", n)
+	return nil
+}
+
+// draw returns the first token of n answers with the seeds 0, 1, ….
+func (c *check) draw(l *live, q llm.Request, n int) (ids []int32, err error) {
+	several := c.s.missing(l.engine(), []Capability{Several}) == nil
+	for len(ids) < n {
+		var reqs []llm.Request
+		for seed := len(ids); seed < min(n, len(ids)+drawsPerRequest); seed++ {
+			one := q
+			one.Sampling.Seed = new(int64(seed))
+			if several {
+				one.Sampling.N = min(n, len(ids)+drawsPerRequest) - seed
+			}
+			if reqs = append(reqs, one); several {
+				break
+			}
+		}
+		outs, err := l.generate(c, reqs...)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range outs {
+			for _, x := range o.Completions {
+				if len(x.TokenIDs) != 1 {
+					return nil, fmt.Errorf("%d tokens for MaxTokens 1\n%s", len(x.TokenIDs), requests(reqs[:1]))
+				}
+				ids = append(ids, x.TokenIDs[0])
+			}
+		}
+	}
+	return ids, nil
+}
+
+// openEnded returns the prompt after which the engine is least sure of the next token, and what it thinks of each.
+func (c *check) openEnded(l *live) (q llm.Request, d distribution, err error) {
+	most := -1.0
+	for i := range max(len(c.s.opts.prompts), len(c.s.opts.tokens)) {
+		r := c.s.prompt(i, llm.SamplingParams{MaxTokens: 1, Logprobs: new(-1)})
+		x, err := l.one(c, r)
+		if err != nil {
+			return q, nil, err
+		}
+		if len(x.Logprobs) == 0 || len(x.TokenIDs) == 0 {
+			return q, nil, lacks(FullLogprobs, "an answer has no log-probabilities, or no token ids")
+		}
+		if next := distributionOf(x.Logprobs[0]); next.entropy() > most {
+			most, q, d = next.entropy(), r, next
+		}
+	}
+	return q, d, nil
+}
+
+func topKOfOne(c *check) error {
+	l, err := c.engine()
+	if err != nil {
+		return err
+	}
+	for i := range 3 {
+		want, err := l.one(c, c.s.prompt(i, llm.SamplingParams{MaxTokens: 24}))
+		if err != nil {
+			return err
+		}
+		for _, t := range []float64{0.3, 1, 2} {
+			q := c.s.prompt(i, llm.SamplingParams{MaxTokens: 24, Temperature: t, TopK: 1})
+			got, err := l.one(c, q)
+			if err != nil {
+				return err
+			}
+			if d := c.s.differ(want, got); d != "" {
+				return fmt.Errorf("%s\n%s\n  got  %s\n  want %s, the greedy answer", d, requests([]llm.Request{q}), answer(got), answer(want))
+			}
+		}
+	}
+	return nil
+}
