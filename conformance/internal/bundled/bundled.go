@@ -1,0 +1,81 @@
+// Package bundled prepares the bundled engine for the conformance suite.
+package bundled
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/enginetest/enginetest/conformance"
+	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/harness"
+	"github.com/enginetest/enginetest/llm"
+)
+
+const (
+	blockBytes  = 96 << 10 // of a KV block of 16 tokens, on all devices together
+	tightBlocks = 12
+)
+
+// Config is a configuration in which a step takes few tokens, so that prompts are computed in pieces.
+func Config(core engine.Core, devices int) engine.Config {
+	return engine.Config{
+		Model: fixtures.Bundled(), Device: "cpu", Core: core, TensorParallel: devices, MaxModelLen: 512,
+		KVCacheBytes: 8 << 20 / int64(devices), MaxNumBatchedTokens: 96, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	}
+}
+
+// Open returns a function that starts an engine.
+func Open(cfg engine.Config) func(context.Context) (*engine.Engine, error) {
+	return func(ctx context.Context) (*engine.Engine, error) { return engine.Open(ctx, cfg) }
+}
+
+// Options are what the suite needs for a configuration. dir is an empty folder for checkpoints.
+func Options(dir string, cfg engine.Config) ([]conformance.Option, error) {
+	var prompts []string
+	for _, p := range fixtures.Prompts(10, 3) {
+		prompts = append(prompts, p.Text)
+	}
+	tight, damaged, missing, hungry := cfg, cfg, cfg, cfg
+	tight.MaxModelLen, tight.KVCacheBytes = 160, tightBlocks*blockBytes/int64(max(cfg.TensorParallel, 1))
+	damaged.Model, missing.Model = filepath.Join(dir, "damaged"), filepath.Join(dir, "missing")
+	if err := writeDamaged(damaged.Model); err != nil {
+		return nil, err
+	}
+	hungry.Faults = []engine.Fault{{Point: engine.FaultAllocate, Rank: -1, After: 2, Action: engine.ActOOM}}
+	return []conformance.Option{
+		conformance.Prompts(prompts...),
+		conformance.Fixture(harness.WithoutDeviceMemory("the engine runs on the CPU: its memory is in its ledger")),
+		conformance.Tight(Open(tight)),
+		conformance.Faulty(func(ctx context.Context, f llm.Fault) (*engine.Engine, error) {
+			faulty := cfg
+			faulty.Faults = []engine.Fault{f}
+			return engine.Open(ctx, faulty)
+		}),
+		conformance.MustNotStart("a missing shard", Open(damaged)),
+		conformance.MustNotStart("no model", Open(missing)),
+		conformance.MustNotStart("no memory", Open(hungry)),
+		conformance.Claims(claims(cfg)...),
+	}, nil
+}
+
+// claims is everything but a server's API and, in process, a process.
+func claims(cfg engine.Config) []conformance.Capability {
+	return slices.DeleteFunc(conformance.Capabilities(), func(c conformance.Capability) bool {
+		return c == conformance.OpenAIAPI || c == conformance.OwnProcess && cfg.Core != engine.ChildProcess
+	})
+}
+
+func writeDamaged(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	if err := fixtures.WriteCheckpoint(dir, fixtures.Spec{Shards: 2}); err != nil {
+		return err
+	}
+	return fixtures.BreakCheckpoint(dir, fixtures.MissingShard)
+}

@@ -1,0 +1,59 @@
+// Command subject runs the conformance suite against the bundled engine and prints the report as JSON.
+// Mutants of the engine are built into it with go build -overlay.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"time"
+
+	"github.com/enginetest/enginetest/conformance"
+	"github.com/enginetest/enginetest/conformance/internal/bundled"
+	"github.com/enginetest/enginetest/engine"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "subject:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	child := flag.Bool("child", false, "run the engine's core in a child process")
+	devices := flag.Int("devices", 1, "share the model among so many emulated devices")
+	only := flag.String("only", "", "check only properties that match `regexp`")
+	draws := flag.Int("draws", 600, "tokens to draw")
+	short := flag.Bool("short", true, "run the short suite")
+	limit := flag.Duration("limit", time.Minute, "of each property")
+	name := flag.String("name", "bundled", "of the engine in the report")
+	flag.Parse()
+	expr, err := regexp.Compile(*only)
+	if err != nil {
+		return err
+	}
+	core := engine.InProcess
+	if *child {
+		core = engine.ChildProcess
+	}
+	dir, err := os.MkdirTemp("", "conformance")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	cfg := bundled.Config(core, *devices)
+	opts, err := bundled.Options(dir, cfg)
+	if err != nil {
+		return err
+	}
+	opts = append(opts, conformance.Name(*name), conformance.Only(expr), conformance.Draws(*draws), conformance.Short(*short), conformance.Limit(*limit))
+	report, err := conformance.Check(context.Background(), bundled.Open(cfg), opts...)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(report)
+}
