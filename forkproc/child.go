@@ -58,7 +58,9 @@ func init() {
 		return
 	}
 	here = w
-	takesNotes = proc.IsChild() && proc.Inode(controlFD) == w.Notes
+	if takesNotes = w.Notes != 0 && proc.Inode(controlFD) == w.Notes; takesNotes {
+		syscall.CloseOnExec(controlFD) // not for what this process starts
+	}
 	note("hello", fmt.Sprint(os.Getpid()))
 }
 

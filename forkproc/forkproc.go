@@ -32,7 +32,7 @@ func Run(t *testing.T, body func(t *testing.T), opts ...Option) Outcome {
 	if why := inline(); why != "" {
 		return runInline(t, body, cfg, why)
 	}
-	if why := proc.Missing(); why != "" {
+	if why := proc.Unseen(); why != "" {
 		t.Logf("forkproc: %s", why)
 	}
 	c, err := newChild(t, cfg, step{t.Name(), prior})
@@ -152,7 +152,6 @@ func (c *child) run() Outcome {
 	defer os.RemoveAll(c.tmp)
 	defer c.enter()()
 	c.start = time.Now()
-	oom := oomKills()
 	before := c.snapshot()
 	outR, outW, err := os.Pipe()
 	if err != nil {
@@ -171,15 +170,15 @@ func (c *child) run() Outcome {
 	}
 	c.cmd.Stdout, c.cmd.Stderr = outW, outW
 	c.cmd.ExtraFiles = append([]*os.File{noteW}, c.cfg.files...)
-	p, err := proc.StartChild(c.cmd)
+	f, err := proc.Start(c.cmd)
 	if err != nil {
 		return c.notStarted(err)
 	}
 	_ = outW.Close()
 	_ = noteW.Close()
-	c.pid = p.PID()
+	c.pid = f.Leader()
 
-	defer p.Kill() // should repeating the child's tests end this goroutine
+	defer f.Kill() // should repeating the child's tests end this goroutine
 
 	notes, streamed, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	hello := make(chan int, 1)
@@ -188,17 +187,14 @@ func (c *child) run() Outcome {
 	go func() { defer close(streamed); _ = readStream(outR, c.replay.handle) }()
 	go func() {
 		defer close(over)
-		survivors = c.watch(p, hello, outR, noteR, streamed, notes)
+		survivors = c.watch(f, hello, outR, noteR, streamed, notes)
 		c.facts.running = c.replay.running()
 		c.replay.finish()
 	}()
 	c.replay.play(c.t, c.replay.root)
 	<-over
 
-	c.facts.setState(p.State())
-	if c.facts.signal == syscall.SIGKILL {
-		c.facts.oom = oomRise(oom, oomKills())
-	}
+	c.facts.setExit(f.Exit())
 	for _, m := range c.replay.moves {
 		moveContent(m.from, m.to)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/enginetest/enginetest/forkproc"
 	"github.com/enginetest/enginetest/internal/proc"
@@ -45,7 +46,7 @@ func marked(mark string) []string {
 func waitNone(t *testing.T, mark string) {
 	t.Helper()
 	var left []string
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if left = marked(mark); len(left) == 0 {
 			return
 		}
@@ -86,7 +87,7 @@ func TestOrphanParent(t *testing.T) {
 // startUnder leaves a child behind that no code of this process will ever end.
 func startUnder(t *testing.T, up string) {
 	t.Helper()
-	_, err := proc.StartChild(exec.Command("sh", "-c", "sleep 60 & touch "+up+"; sleep 61"))
+	_, err := proc.Start(exec.Command("sh", "-c", "sleep 60 & touch "+up+"; sleep 61"))
 	require.NoError(t, err)
 }
 
@@ -107,9 +108,14 @@ func waitAndEnd(ending, up string) {
 
 func touch(path string) { _ = os.WriteFile(path, nil, 0o600) }
 
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 func waitFor(path string) {
 	for range 5000 {
-		if _, err := os.Stat(path); err == nil {
+		if exists(path) {
 			return
 		}
 		time.Sleep(time.Millisecond)
@@ -124,7 +130,7 @@ func TestNoChildOutlivesItsParent(t *testing.T) {
 		args   []string
 		why    string
 	}{
-		{"proc alarm", 0, []string{"-test.timeout=300ms"}, "-timeout panics without cleanups"},
+		{"proc alarm", 0, []string{"-test.timeout="}, "-timeout panics without cleanups"},
 		{"proc fatal", 0, nil, "the process ends by itself"},
 		{"proc panic", 0, nil, "a panic in the test"},
 		{"run goroutine panic", 0, nil, "no cleanup runs"},
@@ -136,14 +142,7 @@ func TestNoChildOutlivesItsParent(t *testing.T) {
 	} {
 		t.Run(strings.TrimSuffix(e.how+" "+signalText(e.signal), " "), func(t *testing.T) {
 			t.Parallel()
-			mark := strconv.FormatUint(rand.Uint64(), 36)
-			up := filepath.Join(t.TempDir(), "up")
-			cmd := exec.Command(os.Args[0], append([]string{"-test.run=^TestOrphanParent$"}, e.args...)...)
-			cmd.Env = append(os.Environ(), "FORKPROC_HELPER="+e.how, envMark+"="+mark, "FORKPROC_UP="+up, "TMPDIR="+filepath.Dir(up)) // a killed parent leaves its files
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-			require.NoError(t, cmd.Start())
-			waitFor(up)
-			require.GreaterOrEqual(t, len(marked(mark)), 2, "something must be there to outlive its parent")
+			cmd, mark, up := startParent(t, e.how, e.args)
 			touch(up + ".go")
 			if e.signal != 0 {
 				require.NoError(t, syscall.Kill(-cmd.Process.Pid, e.signal))
@@ -151,6 +150,33 @@ func TestNoChildOutlivesItsParent(t *testing.T) {
 			require.Error(t, cmd.Wait())
 			waitNone(t, mark)
 		})
+	}
+}
+
+// startParent starts a parent and waits until all of it is there. One that its alarm ends before gets more time.
+func startParent(t *testing.T, how string, args []string) (cmd *exec.Cmd, mark, up string) {
+	t.Helper()
+	for alarm := 300 * time.Millisecond; ; alarm *= 2 {
+		mark = strconv.FormatUint(rand.Uint64(), 36)
+		up = filepath.Join(t.TempDir(), "up")
+		cmd = exec.Command(os.Args[0], "-test.run=^TestOrphanParent$")
+		for _, arg := range args {
+			cmd.Args = append(cmd.Args, arg+alarm.String())
+		}
+		cmd.Env = append(os.Environ(), "FORKPROC_HELPER="+how, envMark+"="+mark, "FORKPROC_UP="+up, "TMPDIR="+filepath.Dir(up)) // a killed parent leaves its files
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		require.NoError(t, cmd.Start())
+		var info unix.Siginfo // has a number when the parent is dead
+		for waited := time.Duration(0); !exists(up) && info.Signo == 0 && waited < time.Minute; waited += time.Millisecond {
+			time.Sleep(time.Millisecond)
+			_ = unix.Waitid(unix.P_PID, cmd.Process.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		}
+		if exists(up) && len(marked(mark)) >= 2 { // something is there to outlive its parent
+			return cmd, mark, up
+		}
+		require.Less(t, alarm, time.Minute, "the parent never came up")
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
 	}
 }
 

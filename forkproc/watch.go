@@ -2,6 +2,7 @@ package forkproc
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"os"
 	"strconv"
@@ -13,43 +14,54 @@ import (
 )
 
 // watch sees the child to its end, within its limits, and ends what it leaves running. It returns when both pipes are read.
-func (c *child) watch(p *proc.Child, hello <-chan int, out, notes *os.File, outRead, notesRead <-chan struct{}) []proc.Process {
+func (c *child) watch(f *proc.Family, hello <-chan int, out, notes *os.File, outRead, notesRead <-chan struct{}) []proc.Process {
 	quit, kill, giveUp := after(c.limits.quit), after(c.limits.kill), after(c.limits.giveUp)
+	limit := c.limits.grace
 	for alive := true; alive; {
 		select {
-		case <-p.Done():
+		case <-f.Done():
 			alive = false
 		case c.pid = <-hello:
 		case <-quit:
 			c.facts.quit = true
-			c.askForStacks(p)
+			c.askForStacks(f)
 		case <-kill:
 			c.facts.killed = true
-			p.Kill()
+			f.Kill()
 		case <-giveUp:
 			c.facts.stuck = true
 			alive = false
+			limit = 0
 		}
 	}
-	survivors := p.Sweep(min(c.cfg.waitDelay, c.limits.grace))
-	if !soon(outRead, c.limits.grace/2) {
-		survivors = append(survivors, proc.SweepHolders(out)...)
-		if !soon(outRead, minGrace) {
-			_ = out.SetReadDeadline(time.Now())
-			<-outRead
+	settle := min(c.cfg.waitDelay, c.limits.grace)
+	report := f.Stop(context.Background(), proc.StopOptions{Signal: syscall.SIGKILL, Settle: settle, Limit: max(limit, minGrace/4)})
+	for _, pipe := range []struct {
+		r    *os.File
+		read <-chan struct{}
+	}{{out, outRead}, {notes, notesRead}} {
+		if !soon(pipe.read, minGrace) { // a process that is none of the family has it
+			_ = pipe.r.SetReadDeadline(time.Now())
+			<-pipe.read
 		}
 	}
-	if !soon(notesRead, minGrace) {
-		_ = notes.SetReadDeadline(time.Now())
-		<-notesRead
+	return survivors(report)
+}
+
+// survivors are the processes that outlived the child and the time that it leaves them.
+func survivors(r proc.StopReport) (left []proc.Process) {
+	for _, o := range r.Orphans {
+		if o.Fate == proc.FateKilled || o.Fate == proc.FateLeft {
+			left = append(left, o.Process)
+		}
 	}
-	return survivors
+	return left
 }
 
 // askForStacks sends SIGQUIT to the test binary, which may run under a wrapper that would not survive the signal.
-func (c *child) askForStacks(p *proc.Child) {
-	if c.pid == p.PID() {
-		_ = p.Signal(syscall.SIGQUIT)
+func (c *child) askForStacks(f *proc.Family) {
+	if c.pid == f.Leader() {
+		_ = f.Signal(syscall.SIGQUIT)
 	} else if other, err := os.FindProcess(c.pid); err == nil {
 		_ = other.Signal(syscall.SIGQUIT)
 	}
@@ -86,13 +98,9 @@ func (c *child) readNotes(r io.Reader, hello chan<- int) {
 	}
 }
 
-func (f *facts) setState(s *os.ProcessState) {
+func (f *facts) setExit(e proc.Exit, ok bool) {
 	f.exitCode = -1
-	if s == nil {
-		return
-	}
-	f.exitCode = s.ExitCode()
-	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		f.signal = ws.Signal()
+	if ok {
+		f.exitCode, f.signal, f.oom = e.Code, e.Signal, e.OOM
 	}
 }

@@ -15,13 +15,14 @@ type StopOptions struct {
 	Signal syscall.Signal // to the leader; SIGTERM by default
 	Grace  time.Duration  // from the signal to SIGKILL
 	Settle time.Duration  // how long the others may take to end by themselves after the leader
+	Limit  time.Duration  // how long to wait for what SIGKILL ends; 10 s by default
 
 	// Forward sends Signal to the others too when Settle is over, and gives them Grace: a wrapper
 	// script does not hand on the signal that ends it.
 	Forward bool
 }
 
-// killLimit bounds the wait for what SIGKILL ends. Longer is a process in an uninterruptible system call.
+// killLimit is the default of Limit. What takes longer is in an uninterruptible system call.
 const killLimit = 10 * time.Second
 
 // A StopReport says what Stop did, and how long each step took.
@@ -88,6 +89,7 @@ func (f *Family) Stop(ctx context.Context, o StopOptions) StopReport {
 	f.stop.Do(func() {
 		s := stopping{f, ctx, o, &f.report}
 		s.options.Signal = cmp.Or(o.Signal, syscall.SIGTERM)
+		s.options.Limit = cmp.Or(o.Limit, killLimit)
 		s.stopLeader()
 		s.stopOrphans()
 		s.conclude()
@@ -134,7 +136,7 @@ func (s *stopping) stopLeader() {
 	_ = s.Signal(syscall.SIGKILL)
 	select {
 	case <-s.done:
-	case <-time.After(killLimit):
+	case <-time.After(s.options.Limit):
 	}
 	s.r.Killed, s.r.Kill = true, time.Since(began)
 }
@@ -164,7 +166,7 @@ func (s *stopping) stopOrphans() {
 	s.Kill()
 	select {
 	case <-s.gone:
-	case <-time.After(killLimit):
+	case <-time.After(s.options.Limit):
 		s.r.Left, _ = s.Processes()
 	}
 	s.meet()

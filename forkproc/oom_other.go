@@ -1,7 +1,0 @@
-//go:build !linux
-
-package forkproc
-
-func oomKills() map[string]int { return nil }
-
-func oomRise(_, _ map[string]int) string { return "" }
