@@ -166,9 +166,9 @@ func TestLeaseWithForkproc(t *testing.T) {
 		inv, err := gpuwait.Inspect(src, everything)
 		require.NoError(t, err)
 		require.NotNil(t, inv.Devices[1].Lease)
-		assert.Equal(t, os.Getppid(), inv.Devices[1].Lease.PID)
+		assert.Equal(t, os.Getenv("LEASE_OF"), strconv.Itoa(inv.Devices[1].Lease.PID))
 		assert.Nil(t, inv.Devices[0].Lease)
-	}, forkproc.Env(lease.Env()...), forkproc.Files(lease.Files()...))
+	}, forkproc.Env(append(lease.Env(), "LEASE_OF="+strconv.Itoa(os.Getpid()))...), forkproc.Files(lease.Files()...))
 }
 
 // Killed at any moment, a taker leaves nothing that keeps the next one out.
