@@ -1,0 +1,119 @@
+package gguf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/enginetest/enginetest/internal/checkpoint"
+)
+
+// Token types of GGUF.
+const (
+	tokenNormal  int32 = 1
+	tokenControl int32 = 3
+)
+
+func keysOf(c *checkpoint.Checkpoint) ([]key, error) {
+	cfg := c.Config
+	if cfg.Rope.Theta == 0 {
+		return nil, errors.New("gguf: the checkpoint has no rope_theta")
+	}
+	if len(cfg.EOS) == 0 {
+		return nil, errors.New("gguf: the checkpoint has no eos_token_id")
+	}
+	keys := []key{
+		{"general.architecture", "llama"},
+		{"general.name", filepath.Base(c.Dir)},
+		{"llama.block_count", uint32(cfg.NumLayers)},
+		{"llama.context_length", uint32(cfg.MaxPositions)},
+		{"llama.embedding_length", uint32(cfg.HiddenSize)},
+		{"llama.feed_forward_length", uint32(cfg.IntermediateSize)},
+		{"llama.attention.head_count", uint32(cfg.NumHeads)},
+		{"llama.attention.head_count_kv", uint32(cfg.NumKVHeads)},
+		{"llama.attention.layer_norm_rms_epsilon", float32(cfg.RMSNormEps)},
+		{"llama.attention.key_length", uint32(cfg.HeadDim)},
+		{"llama.attention.value_length", uint32(cfg.HeadDim)},
+		{"llama.rope.dimension_count", uint32(cfg.HeadDim)},
+		{"llama.rope.freq_base", float32(cfg.Rope.Theta)},
+		{"llama.vocab_size", uint32(cfg.VocabSize)},
+	}
+	tok, err := tokenizerKeys(c.TokenizerPath(), cfg.VocabSize)
+	if err != nil {
+		return nil, err
+	}
+	keys = append(keys, tok...)
+	keys = append(keys, key{"tokenizer.ggml.eos_token_id", uint32(cfg.EOS[0])}, key{"tokenizer.ggml.bos_token_id", uint32(cfg.EOS[0])})
+	if text := chatTemplate(c.Dir); text != "" {
+		keys = append(keys, key{"tokenizer.chat_template", text})
+	}
+	return keys, nil
+}
+
+// tokenizerKeys reads a byte-level BPE tokenizer.json.
+func tokenizerKeys(path string, vocabSize int) ([]key, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var t struct {
+		Added []struct {
+			ID      int
+			Content string
+			Special bool
+		} `json:"added_tokens"`
+		Model struct {
+			Type   string
+			Vocab  map[string]int
+			Merges [][]string
+		}
+	}
+	if err := json.Unmarshal(b, &t); err != nil {
+		return nil, fmt.Errorf("gguf: %s: %w", path, err)
+	}
+	if t.Model.Type != "BPE" || len(t.Model.Merges) == 0 {
+		return nil, fmt.Errorf("gguf: %s: model is %q with %d merges, must be a byte-level BPE", path, t.Model.Type, len(t.Model.Merges))
+	}
+	tokens, kinds := make([]string, vocabSize), make([]int32, vocabSize)
+	for i := range tokens {
+		tokens[i], kinds[i] = fmt.Sprintf("[unused%d]", i), tokenNormal
+	}
+	for text, id := range t.Model.Vocab {
+		if id < 0 || id >= vocabSize {
+			return nil, fmt.Errorf("gguf: %s: id of %q is %d, must be below the vocabulary's %d", path, text, id, vocabSize)
+		}
+		tokens[id] = text
+	}
+	for _, a := range t.Added {
+		if a.ID >= 0 && a.ID < vocabSize && a.Special {
+			tokens[a.ID], kinds[a.ID] = a.Content, tokenControl
+		}
+	}
+	merges := make([]string, len(t.Model.Merges))
+	for i, m := range t.Model.Merges {
+		merges[i] = strings.Join(m, " ")
+	}
+	return []key{
+		{"tokenizer.ggml.model", "gpt2"},
+		{"tokenizer.ggml.pre", "gpt-2"},
+		{"tokenizer.ggml.tokens", tokens},
+		{"tokenizer.ggml.token_type", kinds},
+		{"tokenizer.ggml.merges", merges},
+		{"tokenizer.ggml.add_bos_token", false},
+	}, nil
+}
+
+func chatTemplate(dir string) string {
+	b, err := os.ReadFile(filepath.Join(dir, "tokenizer_config.json"))
+	if err != nil {
+		return ""
+	}
+	var t struct {
+		ChatTemplate string `json:"chat_template"`
+	}
+	_ = json.Unmarshal(b, &t) // a list of templates: none is the default
+	return t.ChatTemplate
+}

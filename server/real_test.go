@@ -1,0 +1,109 @@
+package server_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/internal/gguf"
+	"github.com/enginetest/enginetest/server"
+)
+
+// real is a server of the suite: the same cases run on each that is installed.
+type real struct {
+	protocol server.Protocol
+	column   string // of the table in docs/servers.md
+	open     func(t *testing.T) server.Opener
+}
+
+var reals = []real{
+	{server.ProtocolEnginetest, "enginetest serve", func(t *testing.T) server.Opener {
+		t.Helper()
+		if _, err := os.Stat("../cmd/enginetest/main.go"); err != nil {
+			t.Skipf("there are no sources to build `enginetest serve` from: %v", err)
+		}
+		dir := t.TempDir()
+		out, err := exec.Command("go", "build", "-o", dir, "github.com/enginetest/enginetest/cmd/enginetest").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		t.Setenv("PATH", dir+string(filepath.ListSeparator)+os.Getenv("PATH"))
+		return server.Enginetest()
+	}},
+	{server.ProtocolLlamaCpp, "llama-server", func(t *testing.T) server.Opener {
+		t.Helper()
+		installed(t, "llama-server")
+		return server.LlamaCpp(bundledGGUF(t), "--parallel", "4", "--ctx-size", "4096", "--threads", "1", "--threads-batch", "1", "--cache-ram", "0")
+	}},
+	{server.ProtocolOllama, "Ollama", func(t *testing.T) server.Opener {
+		t.Helper()
+		installed(t, "ollama")
+		return server.Ollama(bundledGGUF(t)).With(server.Env("OLLAMA_MODELS="+t.TempDir(), "HOME="+t.TempDir()))
+	}},
+}
+
+func installed(t *testing.T, name string) {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		t.Skipf("%v: scripts/install-servers DIR installs it; then put DIR/bin in PATH", err)
+	}
+}
+
+// bundledGGUF is the bundled model as llama.cpp reads it.
+func bundledGGUF(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "bundled.gguf")
+	require.NoError(t, gguf.Write(path, fixtures.Bundled()))
+	return path
+}
+
+func TestRealServers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: starts real servers")
+	}
+	for _, r := range reals {
+		t.Run(r.column, func(t *testing.T) {
+			s, err := r.open(t).With(server.LogDir(t.ArtifactDir())).Start(within(t))
+			require.NoError(t, err)
+			defer s.Stop(within(t))
+			require.Equal(t, r.protocol, s.Protocol())
+			ran := runSuite(t, s)
+			report := s.Stop(within(t))
+			t.Logf("\n%s", report)
+			require.NoError(t, report.Err())
+			t.Logf("the table of docs/servers.md: %v", ran)
+			for verb, cell := range ran {
+				require.Equal(t, documented(t, r.column, verb, cell), cell, "docs/servers.md: %s of %s", verb, r.column)
+			}
+		})
+	}
+}
+
+// documented is a cell of the table in docs/servers.md; cell itself where there is no documentation.
+func documented(t *testing.T, column, row, cell string) string {
+	t.Helper()
+	b, err := os.ReadFile("../docs/servers.md")
+	if err != nil {
+		t.Logf("no documentation here: %v", err)
+		return cell
+	}
+	var header []string
+	for line := range strings.Lines(string(b)) {
+		cells := strings.Split(line, "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		if slices.Contains(cells, column) {
+			header = cells
+		}
+		if len(cells) == len(header) && len(cells) > 2 && cells[1] == row {
+			return cells[slices.Index(header, column)]
+		}
+	}
+	t.Errorf("docs/servers.md has no row %q with a column %q", row, column)
+	return ""
+}

@@ -1,0 +1,194 @@
+package server_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/enginetest/enginetest/server"
+)
+
+// The stub is this test binary as a server with faults, so that no test needs a build.
+const stubEnv = "SERVER_TEST_STUB"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(stubEnv) != "" {
+		stub(os.Args[1:])
+	}
+	os.Exit(m.Run())
+}
+
+// stubServer starts the stub with flags.
+func stubServer(flags ...string) server.Opener {
+	exe, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return server.Command(exe, append([]string{"-port", server.Port}, flags...)...).With(server.Name("stub"), server.Env(stubEnv+"=1", "GORACE=atexit_sleep_ms=0"))
+}
+
+type stubFlags struct {
+	port                        int
+	die                         int
+	kill, hang, deaf, slow      bool
+	print, repeat, spawn, leave string
+	every                       time.Duration
+	crash                       bool
+	code                        int
+	key                         string
+	wrong                       bool
+}
+
+func stub(args []string) {
+	var f stubFlags
+	fs := flag.NewFlagSet("stub", flag.ExitOnError)
+	fs.IntVar(&f.port, "port", 0, "")
+	fs.IntVar(&f.die, "die", 0, "exit at once with this code")
+	fs.BoolVar(&f.kill, "kill", false, "SIGKILL itself at once")
+	fs.BoolVar(&f.hang, "hang", false, "never listen")
+	fs.BoolVar(&f.deaf, "deaf", false, "ignore SIGTERM")
+	fs.BoolVar(&f.slow, "slow", false, "answer health with 503 first")
+	fs.StringVar(&f.print, "print", "", "print at the start")
+	fs.StringVar(&f.repeat, "repeat", "", "print again and again")
+	fs.DurationVar(&f.every, "every", 20*time.Millisecond, "pause between -repeat")
+	fs.StringVar(&f.spawn, "spawn", "", "a shell command to start")
+	fs.StringVar(&f.leave, "leave", "", "what to leave behind: shm, tmp, socket")
+	fs.BoolVar(&f.crash, "crash", false, "exit with code 3 on the first completion")
+	fs.IntVar(&f.code, "code", 0, "exit code after SIGTERM")
+	fs.StringVar(&f.key, "api-key", "", "")
+	fs.BoolVar(&f.wrong, "taken", false, "say that the port is taken, once")
+	_ = fs.Parse(args)
+	if f.print != "" {
+		fmt.Println(f.print)
+	}
+	if f.spawn != "" {
+		c := exec.Command("sh", "-c", f.spawn)
+		c.Stdout, c.Stderr = os.Stdout, os.Stderr
+		if err := c.Start(); err != nil {
+			fmt.Println(err)
+		}
+	}
+	if f.repeat != "" {
+		go func() {
+			for {
+				fmt.Println(f.repeat)
+				time.Sleep(f.every)
+			}
+		}()
+	}
+	switch {
+	case f.kill:
+		self, _ := os.FindProcess(os.Getpid())
+		_ = self.Kill()
+		select {}
+	case f.die != 0:
+		fmt.Fprintln(os.Stderr, "fatal: no such model: m.gguf")
+		os.Exit(f.die)
+	case f.hang:
+		select {}
+	}
+	os.Exit(f.serve())
+}
+
+func (f *stubFlags) serve() int {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM)
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", f.port))
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	f.litter()
+	var running atomic.Int64
+	asked := 0
+	mux := http.NewServeMux()
+	mux.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
+		if asked++; f.slow && asked < 4 {
+			http.Error(w, `{"error":{"message":"Loading model","code":503}}`, http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("/v1/models", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"data":[{"id":"stub-model"}]}`) })
+	mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "# TYPE x gauge\nvllm:num_requests_running{m=\"a b\"} %d\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.25\n", running.Load())
+	})
+	mux.HandleFunc("/api/pull", func(w http.ResponseWriter, r *http.Request) {
+		for i := range 3 {
+			fmt.Fprintf(w, `{"status":"pulling","total":10,"completed":%d}`+"\n", i)
+			w.(http.Flusher).Flush()
+		}
+		<-r.Context().Done() // stalls
+	})
+	mux.HandleFunc("/v1/completions", func(w http.ResponseWriter, r *http.Request) {
+		if f.key != "" && r.Header.Get("Authorization") != "Bearer "+f.key {
+			http.Error(w, `{"error":{"message":"no key","type":"auth"}}`, http.StatusUnauthorized)
+			return
+		}
+		if f.crash {
+			fmt.Fprintln(os.Stderr, "assertion failed: kv != NULL")
+			os.Exit(3)
+		}
+		var body struct {
+			Prompt string
+			Stream bool
+		}
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		running.Add(1)
+		defer running.Add(-1)
+		switch {
+		case body.Prompt == "hang":
+			<-r.Context().Done()
+		case body.Stream:
+			for _, text := range []string{"a", "b", "c"} {
+				fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"text\":%q}]}\n\n", text)
+				w.(http.Flusher).Flush()
+			}
+			if body.Prompt != "cut" {
+				fmt.Fprint(w, "data: {\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n")
+			}
+		default:
+			fmt.Fprintf(w, `{"choices":[{"index":0,"text":%q,"finish_reason":"stop"}]}`, strings.ToUpper(body.Prompt))
+		}
+	})
+	fmt.Println("listening on", l.Addr())
+	go func() { _ = http.Serve(l, mux) }()
+	for range signals {
+		if !f.deaf {
+			return f.code
+		}
+	}
+	return 0
+}
+
+// litter leaves something behind.
+func (f *stubFlags) litter() {
+	name := fmt.Sprintf("et-stub-%d", os.Getpid())
+	switch f.leave {
+	case "tmp":
+		_ = os.WriteFile(filepath.Join(os.TempDir(), "cache.bin"), make([]byte, 100), 0o600)
+	case "shm":
+		shm, err := os.Create("/dev/shm/" + name) // stays open, as a mapping would
+		if err != nil {
+			fmt.Println(err)
+		}
+		kept = append(kept, shm)
+	case "socket":
+		l, err := net.Listen("unix", filepath.Join(os.TempDir(), "s.sock"))
+		if err != nil {
+			fmt.Println(err)
+		}
+		kept = append(kept, l)
+	}
+}
+
+var kept []any
