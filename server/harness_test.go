@@ -37,9 +37,7 @@ func TestFixture(t *testing.T) {
 func TestFixtureNamesWhatIsLeft(t *testing.T) {
 	f, err := harness.Open(within(t), stubServer("-spawn", "setsid sleep 300"), harness.WithoutDeviceMemory("the stub uses no GPU"))
 	require.NoError(t, err)
-	s := f.Engine().(*server.Server)
-	require.Eventually(t, func() bool { return len(s.PIDs()) > 1 }, long, time.Millisecond)
-	s = nil //nolint:ineffassign,wastedassign // the fixture proves that no one keeps it
+	require.Eventually(t, func() bool { return len(f.Engine().(*server.Server).PIDs()) > 1 }, long, time.Millisecond)
 	err = f.Close(within(t)).Err()
 	require.ErrorContains(t, err, "outlived the command")
 	require.ErrorContains(t, err, "sleep 300")
