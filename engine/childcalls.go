@@ -54,9 +54,13 @@ func (c *child) start(ctx context.Context, reqs []Request, stream bool) ([]*requ
 
 func (c *child) abort(rs ...*request) {
 	var handles []uint64
+	ours := make(map[*request]bool, len(rs))
+	for _, r := range rs {
+		ours[r] = true
+	}
 	c.mu.Lock()
 	for h, r := range c.requests {
-		if slices.Contains(rs, r) {
+		if ours[r] {
 			handles = append(handles, h)
 		}
 	}

@@ -22,6 +22,7 @@ type wireError struct {
 	Text       string
 	Crossing   []int // indices of crossing
 	Param      *wireParam
+	Limit      *LimitError
 	Checkpoint *wireCheckpoint
 	Panic      *wirePanic
 	Leak       *LeakError
@@ -80,6 +81,7 @@ func pack(err error) *wireError {
 		w.Panic = &wirePanic{panik.Phase, panik.Value, panik.Stack, pack(panik.err)}
 	}
 	errors.As(err, &w.Leak)
+	errors.As(err, &w.Limit)
 	if errors.As(err, &late) {
 		w.Late = &wireLate{late.Phase, late.Running, pack(late.Cause)}
 	}
@@ -110,6 +112,9 @@ func (w *wireError) unpack() error {
 	}
 	if p := w.Param; p != nil {
 		e.in = append(e.in, p.unpack())
+	}
+	if w.Limit != nil {
+		e.in = append(e.in, w.Limit)
 	}
 	if c := w.Checkpoint; c != nil {
 		e.in = append(e.in, &CheckpointError{File: c.File, Tensor: c.Tensor, Field: c.Field, Reason: c.Reason, Got: c.Got, Want: c.Want, Err: c.Err.unpack()})

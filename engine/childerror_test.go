@@ -93,7 +93,7 @@ func TestAllErrorsCross(t *testing.T) {
 		return true
 	})
 	slices.Sort(types)
-	assert.Equal(t, []string{"CheckpointError", "LeakError", "PanicError", "ParamError", "ShutdownTimeoutError"}, types, "pack and unpack know these")
+	assert.Equal(t, []string{"CheckpointError", "LeakError", "LimitError", "PanicError", "ParamError", "ShutdownTimeoutError"}, types, "pack and unpack know these")
 	engines := 0
 	for _, known := range crossing {
 		if strings.HasPrefix(known.Error(), "engine: ") {

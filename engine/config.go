@@ -52,6 +52,8 @@ type Config struct {
 	MaxNumBatchedTokens   int     // tokens in one step; 0 is 2048
 	MemoryUtilization     float64 // share of the device's memory for weights and KV cache, in (0, 1]; 0 is 0.92 on a GPU, and on the CPU a KV cache that holds 8 sequences of MaxModelLen, at most 1 GiB and half of what is free
 	KVCacheBytes          int64   // size of the KV cache; overrides MemoryUtilization
+	MaxWaitingSeqs        int     // sequences of all unfinished requests, those that run included; 0 is 32768. One client may hold half of what the others leave
+	MaxWaitingBytes       int64   // host memory for them, estimated from their prompts and parameters; 0 is 256 MiB, shared in the same way
 	OffloadBytes          int64   // host memory for KV blocks that the device has no room for (a second prefix cache); 0 is off
 	DisablePrefixCache    bool
 	DisableChunkedPrefill bool

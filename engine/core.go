@@ -62,6 +62,7 @@ type core struct {
 	result   error // of the shutdown
 	posted   []func()
 	requests map[string]*request // that have not finished
+	held     admission           // what they hold
 	number   uint64              // of requests so far
 	stats    Stats
 	tok      *tokenizer.Tokenizer // nil: none
@@ -75,6 +76,7 @@ func newCore(cfg Config) *core {
 		wake: make(chan struct{}, 1), done: make(chan struct{}), stopped: make(chan struct{}), requests: map[string]*request{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.held = newAdmission(&cfg)
 	c.faults = newFaults(c.ctx, cfg.Faults)
 	c.enter("start")
 	return c
@@ -274,8 +276,9 @@ func (c *core) publish() {
 	c.mu.Lock()
 	c.stats = c.counts
 	for _, r := range c.dirty {
-		if r.live == 0 {
+		if r.live == 0 && c.requests[r.id] == r {
 			delete(c.requests, r.id)
+			c.held.release(r.client, r.load)
 		}
 	}
 	drained := c.draining != nil && len(c.requests) == 0
@@ -319,7 +322,7 @@ func (c *core) fail(cause error) {
 func (c *core) endAll(why FinishReason, err error) {
 	c.mu.Lock()
 	live := c.requests
-	c.requests, c.posted = map[string]*request{}, nil
+	c.requests, c.posted, c.held = map[string]*request{}, nil, newAdmission(&c.cfg)
 	c.mu.Unlock()
 	for _, r := range live {
 		if r.live > 0 {

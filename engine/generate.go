@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"iter"
 	"runtime"
+	"strconv"
 	"time"
+
+	"github.com/enginetest/enginetest/engine/internal/sample"
+	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 )
 
 // Generate answers requests, in order. All of them are checked before any is started.
@@ -121,9 +125,54 @@ func (c *core) startFor(ctx context.Context, reqs []Request, stream bool, each f
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("engine: not started: %w", ended(ctx))
 	}
+	own := new(callClient)
+	if err := c.precheck(reqs, own); err != nil {
+		return nil, err
+	}
+	ks, err := c.checkAll(ctx, reqs)
+	if err != nil {
+		return nil, err
+	}
+	need := loads{}
+	for _, k := range ks {
+		need.add(clientOf(k.req, own), k.load())
+	}
+	if err := c.reserve(need); err != nil {
+		return nil, err
+	}
 	rs := make([]*request, len(reqs))
+	for i, k := range ks {
+		rs[i] = newRequest(k, clientOf(k.req, own), c.cfg.MaxModelLen)
+		rs[i].stream = stream
+		each(i, rs[i])
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err = c.state.refusal(c.cause)
+	if err == nil {
+		err = c.nameRequests(rs)
+	}
+	if err != nil {
+		c.held.releaseAll(need)
+		return nil, err
+	}
+	c.post(func() { c.admit(rs) })
+	return rs, nil
+}
+
+// checked is a request whose parameters are in order.
+type checked struct {
+	req    *Request
+	tokens []int32
+	params sample.Params
+	rules  rules
+	tok    *tokenizer.Tokenizer
+}
+
+func (c *core) checkAll(ctx context.Context, reqs []Request) ([]*checked, error) {
+	ks := make([]*checked, len(reqs))
 	for i := range reqs {
-		r, err := c.check(&reqs[i])
+		k, err := c.check(ctx, &reqs[i])
 		if err != nil {
 			if id := reqs[i].ID; id != "" {
 				err = fmt.Errorf("request %s: %w", id, err)
@@ -132,52 +181,62 @@ func (c *core) startFor(ctx context.Context, reqs []Request, stream bool, each f
 			}
 			return nil, err
 		}
-		r.stream = stream
-		rs[i] = r
-		each(i, r)
+		ks[i] = k
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.state.refusal(c.cause); err != nil {
-		return nil, err
-	}
-	if err := c.nameRequests(rs); err != nil {
-		return nil, err
-	}
-	c.post(func() { c.admit(rs) })
-	return rs, nil
+	return ks, nil
 }
 
-// check resolves one request, without its number.
-func (c *core) check(q *Request) (*request, error) {
+// check resolves one request, without its number. It refuses a prompt that is too long before it
+// does any work on it.
+func (c *core) check(ctx context.Context, q *Request) (*checked, error) {
 	c.mu.Lock()
 	tok, refused := c.tok, c.state.refusal(c.cause)
 	c.mu.Unlock()
 	if refused != nil {
 		return nil, refused
 	}
-	l := limits{vocab: c.limits.vocab, eos: c.limits.eos, tok: tok}
+	l := limits{vocab: c.limits.vocab, eos: c.limits.eos, tok: tok, maxLen: c.cfg.MaxModelLen}
+	most := c.cfg.MaxModelLen - 1
 	tokens := q.PromptTokenIDs
 	if tokens == nil {
 		if tok == nil {
 			return nil, fmt.Errorf("%w: %s; a text prompt needs one, PromptTokenIDs do not", ErrNoTokenizer, c.whyNoTokenizer())
 		}
-		tokens = tok.Encode(q.Prompt, true)
+		var err error
+		if tokens, err = encodePrompt(ctx, tok, q.Prompt, most); err != nil {
+			return nil, err
+		}
 	}
 	if len(tokens) == 0 {
 		return nil, paramError("the prompt", "empty", "at least one token")
 	}
+	if len(tokens) > most {
+		return nil, tooBig(strconv.Itoa(len(tokens)), most)
+	}
 	if err := checkTokens(q, tokens, l); err != nil {
 		return nil, err
 	}
-	if most := c.cfg.MaxModelLen - 1; len(tokens) > most {
-		return nil, fmt.Errorf("%w: %d tokens, at most %d with MaxModelLen %d and one token of output", ErrPromptTooBig, len(tokens), most, c.cfg.MaxModelLen)
-	}
-	params, rules, err := resolveParams(q.Sampling, l)
+	params, rules, err := resolveParams(ctx, q.Sampling, l)
 	if err != nil {
 		return nil, err
 	}
-	return newRequest(q.ID, q.Prompt, tokens, params, rules, c.cfg.MaxModelLen, tok, q.Sampling.Seed == nil), nil
+	return &checked{q, tokens, params, rules, tok}, nil
+}
+
+// encodePrompt turns a prompt into at most a number of tokens.
+func encodePrompt(ctx context.Context, tok *tokenizer.Tokenizer, prompt string, most int) ([]int32, error) {
+	tokens, err := tok.EncodeAtMost(ctx, prompt, true, most)
+	if long, ok := errors.AsType[*tokenizer.TooLongError](err); ok {
+		return nil, tooBig(fmt.Sprintf("at least %d", long.AtLeast), most)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("engine: not started: %w", ended(ctx))
+	}
+	return tokens, nil
+}
+
+func tooBig(tokens string, most int) error {
+	return fmt.Errorf("%w: %s tokens, at most %d with MaxModelLen %d and one token of output", ErrPromptTooBig, tokens, most, most+1)
 }
 
 func (c *core) whyNoTokenizer() string {
@@ -208,14 +267,13 @@ func checkTokens(q *Request, tokens []int32, l limits) error {
 // nameRequests gives each request its number, and with it an ID and a seed when it has none. The
 // caller holds the lock.
 func (c *core) nameRequests(rs []*request) error {
-	for i, r := range rs {
+	named := map[string]bool{}
+	for _, r := range rs {
 		if r.id == "" {
 			continue
 		}
-		_, taken := c.requests[r.id]
-		for _, o := range rs[:i] {
-			taken = taken || o.id == r.id
-		}
+		taken := c.requests[r.id] != nil || named[r.id]
+		named[r.id] = true
 		if taken {
 			return paramError("ID", fmt.Sprintf("%q", r.id), "unique among the requests that have not finished")
 		}

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,6 +18,8 @@ type limits struct {
 	vocab int
 	eos   []int32
 	tok   *tokenizer.Tokenizer // nil: none
+
+	maxLen int // of a sequence; no word that is longer can be in one
 }
 
 // rules are a request's parameters that the engine itself follows; the sampler has the rest.
@@ -40,7 +44,7 @@ const (
 )
 
 // resolve checks the parameters and turns them into what the sampler and the engine use.
-func resolveParams(p SamplingParams, l limits) (sample.Params, rules, error) {
+func resolveParams(ctx context.Context, p SamplingParams, l limits) (sample.Params, rules, error) {
 	if err := p.Check(); err != nil {
 		return sample.Params{}, rules{}, err
 	}
@@ -73,7 +77,7 @@ func resolveParams(p SamplingParams, l limits) (sample.Params, rules, error) {
 			s.LogitBias[id] = float32(min(max(b, -maxLogitBias), maxLogitBias))
 		}
 	}
-	s.BadWords, err = badWords(p.BadWords, l)
+	s.BadWords, err = badWords(ctx, p.BadWords, l)
 	return s, r, err
 }
 
@@ -135,18 +139,21 @@ func logprobs(field string, k *int, vocab int) (int, error) {
 }
 
 func checkIDs(p *SamplingParams, vocab int) error {
-	for i, id := range p.StopTokenIDs {
-		if err := checkID(fmt.Sprintf("StopTokenIDs[%d]", i), id, vocab); err != nil {
-			return err
+	for _, list := range []struct {
+		field string
+		ids   []int32
+	}{{"StopTokenIDs", p.StopTokenIDs}, {"AllowedTokenIDs", p.AllowedTokenIDs}} {
+		if len(list.ids) > vocab { // each token costs a look at all of them
+			return paramError(list.field, fmt.Sprintf("a list of %d", len(list.ids)), fmt.Sprintf("at most as long as the vocabulary (%d)", vocab))
+		}
+		for i, id := range list.ids {
+			if id < 0 || int(id) >= vocab {
+				return checkID(fmt.Sprintf("%s[%d]", list.field, i), id, vocab)
+			}
 		}
 	}
 	if p.AllowedTokenIDs != nil && len(p.AllowedTokenIDs) == 0 {
 		return paramError("AllowedTokenIDs", "empty", "nil, or at least one id")
-	}
-	for i, id := range p.AllowedTokenIDs {
-		if err := checkID(fmt.Sprintf("AllowedTokenIDs[%d]", i), id, vocab); err != nil {
-			return err
-		}
 	}
 	for id := range p.LogitBias {
 		if err := checkID("LogitBias' token id", id, vocab); err != nil {
@@ -163,10 +170,17 @@ func checkID(field string, id int32, vocab int) error {
 	return nil
 }
 
+func (l *limits) badWordError(ctx context.Context, i int, err error) error {
+	if long, ok := errors.AsType[*tokenizer.TooLongError](err); ok {
+		return paramError(fmt.Sprintf("BadWords[%d]", i), fmt.Sprintf("a text of at least %d tokens", long.AtLeast), fmt.Sprintf("at most MaxModelLen (%d) tokens", l.maxLen))
+	}
+	return fmt.Errorf("engine: not started: %w", ended(ctx))
+}
+
 // badWords turns words into token sequences, each as it is at the start of a text and as it is
 // after a space. vLLM leaves the second out when its length differs from the first's, and then a
 // word of two tokens comes out freely after a space.
-func badWords(words []string, l limits) ([][]int32, error) {
+func badWords(ctx context.Context, words []string, l limits) ([][]int32, error) {
 	if len(words) == 0 {
 		return nil, nil
 	}
@@ -179,8 +193,14 @@ func badWords(words []string, l limits) ([][]int32, error) {
 		if w == "" {
 			return nil, paramError(fmt.Sprintf("BadWords[%d]", i), fmt.Sprintf("%q", words[i]), "a text that is not blank")
 		}
-		plain := l.tok.Encode(w, false)
-		spaced := l.tok.Encode(" "+w, false)
+		plain, err := l.tok.EncodeAtMost(ctx, w, false, l.maxLen)
+		if err != nil {
+			return nil, l.badWordError(ctx, i, err)
+		}
+		spaced, err := l.tok.EncodeAtMost(ctx, " "+w, false, l.maxLen)
+		if err != nil {
+			return nil, l.badWordError(ctx, i, err)
+		}
 		if len(plain) > 0 {
 			out = append(out, plain)
 		}

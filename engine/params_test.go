@@ -56,7 +56,7 @@ func TestParamsOutOfRange(t *testing.T) {
 		{"Logprobs", "in [0, 512], or -1 for the whole vocabulary", SamplingParams{Logprobs: ptr(-2)}},
 		{"PromptLogprobs", "in [0, 512], or -1 for the whole vocabulary", SamplingParams{PromptLogprobs: ptr(513)}},
 	} {
-		_, _, err := resolveParams(tc.p, limits{vocab: 512, tok: tok})
+		_, _, err := resolveParams(t.Context(), tc.p, limits{vocab: 512, tok: tok, maxLen: 64})
 		var p *ParamError
 		if assert.ErrorAs(t, err, &p, "%+v", tc.p) {
 			assert.Equal(t, tc.field, p.Field)
@@ -64,7 +64,7 @@ func TestParamsOutOfRange(t *testing.T) {
 		}
 	}
 	for _, p := range []SamplingParams{{Stop: []string{"x"}}, {BadWords: []string{"x"}}} {
-		_, _, err := resolveParams(p, limits{vocab: 512})
+		_, _, err := resolveParams(t.Context(), p, limits{vocab: 512})
 		assert.ErrorIs(t, err, ErrNoTokenizer)
 	}
 }
@@ -98,7 +98,7 @@ func TestParamsResolved(t *testing.T) {
 		{"-1 logprobs are the whole vocabulary", SamplingParams{Logprobs: ptr(-1), IgnoreEOS: true}, with(func(p *sample.Params) { p.Logprobs = 512 })},
 		{"a seed is a seed", SamplingParams{Seed: ptr(int64(-1)), IgnoreEOS: true}, with(func(p *sample.Params) { p.Seed = math.MaxUint64 })},
 	} {
-		got, _, err := resolveParams(tc.p, limits{vocab: 512, eos: []int32{2}})
+		got, _, err := resolveParams(t.Context(), tc.p, limits{vocab: 512, eos: []int32{2}})
 		require.NoError(t, err, tc.why)
 		if len(got.StopIDs) == 0 {
 			got.StopIDs = nil
@@ -111,7 +111,7 @@ func TestParamsResolved(t *testing.T) {
 // sequence, of whatever length.
 func TestBadWords(t *testing.T) {
 	tok := gpt2(t)
-	got, _, err := resolveParams(SamplingParams{BadWords: []string{" the"}}, limits{vocab: tok.VocabSize(), tok: tok})
+	got, _, err := resolveParams(t.Context(), SamplingParams{BadWords: []string{" the"}}, limits{vocab: tok.VocabSize(), tok: tok, maxLen: 64})
 	require.NoError(t, err)
 	plain, spaced := tok.Encode("the", false), tok.Encode(" the", false)
 	require.NotEqual(t, len(plain), len(spaced), "the case that vLLM leaves out")

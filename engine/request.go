@@ -15,6 +15,8 @@ import (
 // The loop owns it until done is closed; only deltas are shared before.
 type request struct {
 	id       string
+	client   any  // whom it is for
+	load     load // what it is counted as until it is done
 	unseeded bool // gets a seed with its number
 	rules    rules
 	seqs     []*completion
@@ -35,14 +37,19 @@ type request struct {
 
 // newRequest makes a request of checked parameters. All completions share one prompt and differ in
 // their seed.
-func newRequest(id, prompt string, tokens []int32, params sample.Params, r rules, maxLen int, tok *tokenizer.Tokenizer, unseeded bool) *request {
-	q := &request{id: id, unseeded: unseeded, rules: r, live: r.n, done: make(chan struct{}), more: make(chan struct{}, 1)}
-	q.out = Output{Prompt: prompt, PromptTokenIDs: slices.Clone(tokens)}
+func newRequest(k *checked, client any, maxLen int) *request {
+	tokens, r := k.tokens, k.rules
+	tok := k.tok
+	q := &request{
+		id: k.req.ID, client: client, load: k.load(), unseeded: k.req.Sampling.Seed == nil, rules: r, live: r.n,
+		done: make(chan struct{}), more: make(chan struct{}, 1),
+	}
+	q.out = Output{Prompt: k.req.Prompt, PromptTokenIDs: slices.Clone(tokens)}
 	for i := range r.n {
 		p := &completion{req: q, index: i}
-		p.seq = scheduler.Seq{PromptLen: len(tokens), MaxLen: len(tokens) + min(r.maxTokens, maxLen-len(tokens)), PromptLogprobs: -1, Owner: p}
+		p.seq = scheduler.Seq{PromptLen: len(tokens), MaxLen: len(tokens) + min(r.maxTokens, maxLen-len(tokens)), PromptLogprobs: -1, Client: client, Owner: p}
 		p.seq.Tokens = append(make([]int32, 0, len(tokens)+min(r.maxTokens, 64)), tokens...)
-		p.seq.Sampler = &sample.State{Params: params, Prompt: q.out.PromptTokenIDs}
+		p.seq.Sampler = &sample.State{Params: k.params, Prompt: q.out.PromptTokenIDs}
 		if i == 0 {
 			p.seq.PromptLogprobs = r.prompt
 		} else {
@@ -56,7 +63,7 @@ func newRequest(id, prompt string, tokens []int32, params sample.Params, r rules
 	if r.prompt >= 0 {
 		q.out.PromptLogprobs = make([][]Logprob, len(tokens))
 	}
-	q.seed(params.Seed)
+	q.seed(k.params.Seed)
 	return q
 }
 

@@ -26,6 +26,7 @@ func (c Config) resolve() (Config, error) {
 		{"Threads", &c.Threads, runtime.GOMAXPROCS(0), 1 << 12},
 		{"BlockSize", &c.BlockSize, 16, 1 << 12},
 		{"MaxNumSeqs", &c.MaxNumSeqs, 64, 1 << 20},
+		{"MaxWaitingSeqs", &c.MaxWaitingSeqs, 2 * maxSeqsOfRequest, math.MaxInt32},
 		{"MaxNumBatchedTokens", &c.MaxNumBatchedTokens, 0, 1 << 24}, // 0 until the checkpoint is known
 		{"MaxModelLen", &c.MaxModelLen, 0, math.MaxInt32},           // 0 until the KV cache is known
 	} {
@@ -50,6 +51,12 @@ func (c Config) resolve() (Config, error) {
 	}
 	if c.Core == ChildProcess && runtime.GOOS != "linux" {
 		return c, paramError("Core", c.Core, "InProcess on "+runtime.GOOS+": only Linux can tie a child's life to its parent's")
+	}
+	if c.MaxWaitingBytes < 0 {
+		return c, paramError("MaxWaitingBytes", c.MaxWaitingBytes, "> 0, or 0 for the default")
+	}
+	if c.MaxWaitingBytes == 0 {
+		c.MaxWaitingBytes = defaultWaitingBytes
 	}
 	if c.OffloadBytes < 0 {
 		return c, paramError("OffloadBytes", c.OffloadBytes, "≥ 0")

@@ -34,6 +34,8 @@ type (
 	ShutdownPhase = llm.ShutdownPhase
 	// ParamError is [llm.ParamError]: a parameter outside its range.
 	ParamError = llm.ParamError
+	// LimitError is [llm.LimitError]: more requests than an engine may hold.
+	LimitError = llm.LimitError
 )
 
 // The finish reasons.

@@ -20,6 +20,30 @@ var (
 	ErrUnsupported  = errors.New("engine: unsupported operation")
 )
 
+// LimitError reports requests that an engine does not take because it has as many as it may hold. A
+// client may hold at most as much as it leaves free for others.
+type LimitError struct {
+	Limit string // the option of the engine's configuration that sets the bound
+	Unit  string // what is counted: "sequences", "bytes"
+	Want  int64  // what the refused requests need
+	Held  int64  // what the same client's unfinished requests hold
+	Free  int64  // what no client holds
+	Most  int64  // the bound, over all clients
+}
+
+// Never reports whether the requests cannot be taken however little the engine has to do: they must
+// be split, or the bound raised. Others can be tried again later.
+func (e *LimitError) Never() bool { return e.Want > e.Most-e.Want }
+
+func (e *LimitError) Error() string {
+	advice := "try again later"
+	if e.Never() {
+		advice = "split them, or raise it"
+	}
+	return fmt.Sprintf("engine: %s is %d %s: the requests need %d, their client holds %d, %d are free, and a client leaves as many free as it holds; %s",
+		e.Limit, e.Most, e.Unit, e.Want, e.Held, e.Free, advice)
+}
+
 // ParamError reports a parameter outside its range.
 type ParamError struct {
 	Field string // as in SamplingParams or in the engine's configuration

@@ -5,6 +5,7 @@ type Request struct {
 	ID             string // for Abort and logs; "" gets a fresh one
 	Prompt         string
 	PromptTokenIDs []int32 // used instead of Prompt when not nil
+	Client         string  // whom it is for: clients share the engine evenly; "" makes each call a client of its own
 	Sampling       SamplingParams
 }
 

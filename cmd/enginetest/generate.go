@@ -85,6 +85,7 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.IntVar(&cfg.BlockSize, "block-size", 0, "tokens in a KV block (default 16)")
 	f.IntVar(&cfg.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: what the checkpoint and the KV cache allow)")
 	f.IntVar(&cfg.MaxNumSeqs, "max-num-seqs", 0, "sequences in one step (default 64)")
+	f.IntVar(&cfg.MaxWaitingSeqs, "max-waiting-seqs", 0, "sequences of all unfinished requests (default 32768)")
 	f.IntVar(&cfg.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens in one step (default 2048)")
 	f.Float64Var(&cfg.MemoryUtilization, "memory-utilization", 0, "share of the device's memory for weights and KV cache, in (0, 1]")
 	f.Int64Var(&cfg.KVCacheBytes, "kv-cache-bytes", 0, "size of the KV cache; overrides --memory-utilization")
