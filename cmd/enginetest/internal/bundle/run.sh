@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# run.sh: runs the test binaries of a GPU bundle, each in its package's folder, and says what happened.
+# run.sh: runs the test binaries of a bundle, each in its package's folder, and says what happened.
 #
-#   run.sh [options] [LOGS]            LOGS: folder for the output of each binary and summary.md; default ./logs
+#   run.sh [options] [LOGS]            LOGS: folder for the output of each binary, summary.md and report.html; default ./logs
 #     --only LIST         packages, as in bin/, separated by commas: cuda,runner
 #     --run REGEX         go test's -run
 #     --short             go test's -short
@@ -60,6 +60,7 @@ gpus() {
 	command -v nvidia-smi >/dev/null || return 0
 	nvidia-smi --query-gpu=uuid,name,driver_version,memory.used,memory.total --format=csv,noheader,nounits 2>/dev/null || true
 }
+export ENGINETEST_VERDICTS=1 # for the report
 before=$(gpus)
 {
 	echo "bundle: $(tr '\n' ' ' <"$here/built")"
@@ -160,6 +161,12 @@ done <<<"$before"
 	[ -z "$memory" ] || printf '\n| GPU | memory before | after |\n|---|---|---|\n%s' "$memory"
 	[ -z "$notes" ] || printf '\n```\n%s```\n' "$notes"
 } >"$logs/summary.md"
+# The classes of the failures; what counts is decided above.
+mapfile -t results < <(cut -d' ' -f1 "$here/packages" | while read -r name; do [ ! -s "$logs/$name.log" ] || echo "$logs/$name.log"; done)
+if [ ${#results[@]} -gt 0 ]; then
+	"$here/enginetest" report --github=false --max-capacity-skips=-1 --html "$logs/report.html" --json "$logs/report.json" --junit "$logs/junit.xml" \
+		"${results[@]}" >"$logs/report.txt" 2>&1
+fi
 echo
 cat "$logs/summary.md"
 exit $failed
