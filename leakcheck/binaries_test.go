@@ -20,7 +20,7 @@ var binaries = flag.Bool("binaries", false, "run TestBinaries: it builds this te
 //	go test ./leakcheck -run Binaries -binaries -v
 func TestBinaries(t *testing.T) {
 	if !*binaries {
-		t.Skip("builds this test in eleven ways, which takes a minute or two: use -binaries")
+		t.Skip("builds this test in thirteen ways, which takes a minute or two: use -binaries")
 	}
 	const (
 		all   = `all +(\d+) +(\d+) +(\d+) +\d+ +0\n`
@@ -42,7 +42,9 @@ func TestBinaries(t *testing.T) {
 		{"go test -trimpath", nil, []string{"-trimpath"}, nil, named},
 		{"go test, not optimized", nil, []string{"-gcflags=all=-N -l"}, nil, named},
 		{"go test, CGO_ENABLED=0", nil, nil, []string{"CGO_ENABLED=0"}, named},
+		{"go test -ldflags='-s -w'", nil, []string{"-ldflags=-s -w"}, nil, named},
 		{"go test -c", []string{}, nil, nil, named},
+		{"go test -c -ldflags='-s -w'", []string{"-ldflags=-s -w"}, nil, nil, named},
 		{"go test -c -race", []string{"-race"}, nil, nil, named},
 		{"stripped, without the go command", []string{"-ldflags=-s -w"}, nil, []string{"PATH=/nowhere"}, found},
 	} {

@@ -2,6 +2,8 @@ package leakcheck
 
 import (
 	"fmt"
+	"runtime"
+	"time"
 	"strings"
 
 	"github.com/enginetest/enginetest/leakcheck/internal/retain"
@@ -25,6 +27,7 @@ func explain(refs []*Ref, fs []Finding) []Finding {
 	if len(targets) == 0 {
 		return fs
 	}
+	verdict := time.Now()
 	paths, err := retain.Explain(targets, retain.Options{})
 	if err != nil {
 		fs[which[0]].Note = fmt.Sprintf("no retention path: %v", err)
@@ -44,7 +47,20 @@ func explain(refs []*Ref, fs []Finding) []Finding {
 			under[which[k]] = true
 		}
 	}
+	late(refs, fs, verdict)
 	return group(fs, under)
+}
+
+// late marks the findings about objects that have gone since the verdict.
+func late(refs []*Ref, fs []Finding, verdict time.Time) {
+	runtime.GC()
+	for i, r := range refs {
+		if f := &fs[i]; !r.reachable() && !r.resurrected {
+			f.Text = fmt.Sprintf("%s; it went at most %s later", f.Text, round(time.Since(verdict)))
+			f.Note = "slow, not leaked: Patience sets how long a check waits"
+			f.cause += ", late"
+		}
+	}
 }
 
 // targetsOf lists the refs whose objects are still there, and their numbers.
@@ -60,7 +76,6 @@ func targetsOf(refs []*Ref) (targets []retain.Target, which []int) {
 // fill adds the path to a finding about an object of type kept.
 func fill(f *Finding, p retain.Path, kept string) {
 	if p.Gone {
-		f.Note = "it went while the heap was dumped: it is slow, not leaked; Patience sets how long a check waits"
 		return
 	}
 	if p.Err != nil {

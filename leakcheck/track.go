@@ -30,6 +30,8 @@ type Ref struct {
 	freed *atomic.Bool
 	err   error
 	cfg   config
+
+	resurrected bool // the weak pointer was nil at the verdict, the cleanup has not run
 }
 
 // Track watches the object that v refers to: a pointer's target, a slice's array, a string's bytes, a map, a channel, or a func's closure. [Ref.Released] tells
@@ -253,7 +255,7 @@ func (r *Ref) address() uint64 { return uint64(uintptr(unsafe.Pointer(r.weak.Val
 // verdict says that the object is still there, and what it costs.
 func (r *Ref) verdict(took time.Duration, gcs int) string {
 	s := fmt.Sprintf("%s (tracked as %q) ", r.typ, r.name)
-	if !r.reachable() {
+	if r.resurrected = !r.reachable(); r.resurrected {
 		return s + fmt.Sprintf("was unreachable once, but a finalizer brought it back: its memory is not free after %s (%d GCs)", round(took), gcs)
 	}
 	s += fmt.Sprintf("is still reachable after %s (%d GCs)", round(took), gcs)

@@ -156,6 +156,7 @@ func (x *explainer) explain(targets []Target) []Path {
 	}
 	x.collectRoots()
 	if x.search.Run(found, excused) > 0 && x.search.Run(found, excused+1) > 0 {
+		found = x.recheck(targets, objects)
 		for _, i := range found {
 			if !x.search.Found(i) {
 				x.fromCleanup(i)
@@ -188,6 +189,20 @@ func (x *explainer) scheduler() func(int) bool {
 		}
 		return descriptors[x.d.FirstWord(i)]
 	}
+}
+
+// recheck collects garbage, and strikes out the targets that nothing led to in the dump because they were garbage already.
+func (x *explainer) recheck(targets []Target, objects []int) (found []int) {
+	runtime.GC()
+	for k, t := range targets {
+		if objects[k] >= 0 && !x.search.Found(objects[k]) && t.Alive != nil && !t.Alive() {
+			objects[k] = -1
+		}
+		if objects[k] >= 0 {
+			found = append(found, objects[k])
+		}
+	}
+	return found
 }
 
 // fromCleanup looks for a cleanup (runtime.AddCleanup) that keeps an object: the dump does not list them.

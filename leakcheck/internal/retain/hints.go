@@ -50,6 +50,8 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 		return "a part of a string keeps the whole string: copy the part (strings.Clone)"
 	case some(func(s Step) bool { return strings.Contains(s.Note, "keeps its whole array") }):
 		return "a part of a slice keeps the whole array: copy the part (slices.Clone)"
+	case some(func(s Step) bool { return strings.Contains(s.Note, keepsWhole) }):
+		return "a pointer to a part keeps the whole allocation: allocate the parts one by one, copy the value, or drop the pointer in Close"
 	case x.throughError(views):
 		return "an error keeps what it was made with, for as long as somebody keeps the error: put an id or a string into it, not the object"
 	case strings.Contains(edges.String(), ".victim") || strings.HasPrefix(root.Type, "sync.Pool"):
@@ -68,8 +70,6 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 		return "a goroutine that waits on a channel keeps all that it captured: close the channel or cancel its context in Close, and wait for it to end"
 	case root.Kind == "goroutine":
 		return "a goroutine keeps what it uses until it ends: stop it in Close, and wait for it"
-	case some(func(s Step) bool { return strings.Contains(s.Note, keepsWhole) }):
-		return "a pointer to a part keeps the whole object: copy the value, or drop the pointer in Close"
 	case root.Note == notFreed:
 		return "what a package-level variable is initialised with lies in static memory and is never freed: clear its fields in Close, it is not enough to replace it"
 	case root.Kind == "global":

@@ -97,7 +97,11 @@ func (x *explainer) frameRoots(i int) {
 	if x.left(f) {
 		precise, words = excused, excused
 	}
-	isOwn := own(f.Func)
+	isOwn, test := own(f.Func), false
+	if isOwn { // a test in one of these packages may plant a leak
+		_, file, _ := symbols.Line(f.PC, nil)
+		test = strings.HasSuffix(file, "_test.go")
+	}
 	named := map[uint64]bool{}
 	for _, off := range d.FramePointers(f) {
 		named[off] = true
@@ -108,6 +112,7 @@ func (x *explainer) frameRoots(i int) {
 			continue
 		}
 		switch {
+		case isOwn && !test:
 		case named[off]:
 			x.root(precise, root{kind: "frame", slot: f.SP + off, val: v, index: i})
 		case !isOwn: // dead slots of this package may hold what it was asked about

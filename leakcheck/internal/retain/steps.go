@@ -22,6 +22,11 @@ func (x *explainer) steps(rootStep Step, objects []int, views, expected []view, 
 		if note := x.interior(expected[k], v); note != "" {
 			last().Note = strings.TrimPrefix(last().Note+"; "+note, "; ")
 		}
+		if k == len(views)-1 {
+			if s := x.sibling(expected[k], v, last()); s != nil {
+				out = append(out, *s)
+			}
+		}
 		if k < len(views)-1 && storage(v) {
 			last().Edge += labels[k]
 			continue
@@ -111,6 +116,38 @@ func (x *explainer) interior(expected, v view) string {
 		return ""
 	}
 	return "points to " + part + " of it, which " + keepsWhole
+}
+
+// sibling says when what the last pointer leads to is another part of the target's allocation, or something that the target is a part of. In
+// the first case it returns a step for the part that is pointed to; in the second it completes the edge.
+func (x *explainer) sibling(pointed, target view, from *Step) *Step {
+	if pointed.kind != value || target.kind != value || target.base == pointed.base && target.t == pointed.t {
+		return nil
+	}
+	size := uint64(pointed.t.Size())
+	if size == 0 {
+		return nil
+	}
+	off := int64(target.base - pointed.base)
+	index := off / int64(size)
+	switch {
+	case off >= 0 && (index == 0 || pointed.slice && uint64(index) < pointed.n):
+		if pointed.slice {
+			from.Edge += fmt.Sprintf("[%d]", index)
+		}
+		from.Edge += partAt(pointed.t, uint64(off)-uint64(index)*size, target.t)
+		return nil
+	case target.base <= pointed.base && pointed.base < target.base+max(1, target.n)*uint64(target.t.Size()):
+		return nil // a pointer to a part of the target: see interior
+	}
+	name := "*" + pointed.t.String()
+	if pointed.slice {
+		name = fmt.Sprintf("[]%s of length %d", pointed.t, pointed.n)
+	}
+	return &Step{
+		Kind: "object", Name: name, Addr: uintptr(pointed.base), key: "*" + pointed.t.String(),
+		Edge: fmt.Sprintf("%+d bytes in the same allocation", off), Note: "points to this part of an allocation, which " + keepsWhole,
+	}
 }
 
 const keepsWhole = "keeps all of it"

@@ -2,6 +2,7 @@ package symbols
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"debug/elf"
 	"encoding/binary"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +52,9 @@ func companion(self string) (path string, err error) {
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "-race", "-cover", "-covermode", "-trimpath", "-msan", "-asan", "-tags", "-gcflags", "-asmflags", "-ldflags", "-pgo":
+			if s.Key == "-ldflags" {
+				s.Value = withSymbols(s.Value)
+			}
 			if s.Value != "" {
 				args = append(args, s.Key+"="+s.Value)
 			}
@@ -78,6 +83,25 @@ func companion(self string) (path string, err error) {
 		}
 	}
 	return path, err
+}
+
+// withSymbols replaces the linker's flags that strip the program (-s and -w) by two that do nothing (-a and -n). The program records its
+// flags: a text of another length would move its data.
+func withSymbols(ldflags string) string {
+	words := strings.Split(ldflags, " ")
+	for i, w := range words {
+		name, value, _ := strings.Cut(w, "=")
+		if on, err := strconv.ParseBool(cmp.Or(value, "true")); err != nil || !on {
+			continue
+		}
+		switch strings.TrimLeft(name, "-") {
+		case "s":
+			words[i] = strings.Replace(w, "s", "a", 1)
+		case "w":
+			words[i] = strings.Replace(w, "w", "n", 1)
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // moduleRoot is the next folder up that has a go.mod; "" when none has.
