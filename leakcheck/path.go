@@ -3,8 +3,8 @@ package leakcheck
 import (
 	"fmt"
 	"runtime"
-	"time"
 	"strings"
+	"time"
 
 	"github.com/enginetest/enginetest/leakcheck/internal/retain"
 	"github.com/enginetest/enginetest/ledger"
