@@ -20,7 +20,7 @@ var measures = []struct {
 	bytes       bool
 	of          func(Sample) int64
 }{
-	{heapMeasure, "#1f77b4", 16 << 10, true, func(s Sample) int64 { return s.Heap }},
+	{heapMeasure, "#1f77b4", 4 << 10, true, func(s Sample) int64 { return s.Heap }},
 	{offHeapMeasure, "#ff7f0e", 1 << 20, true, func(s Sample) int64 { return s.OffHeap }},
 	{"device memory", "#2ca02c", 0, true, func(s Sample) int64 { return s.Device }},
 	{"goroutines", "#d62728", 0.2, false, func(s Sample) int64 { return s.Goroutines }},
@@ -33,7 +33,13 @@ func (r *GrowthReport) Table() string {
 	if len(r.Trends) > 0 && r.Trends[0].Grows() {
 		measure = r.Trends[0].Measure
 	}
-	return r.table(measure)
+	text := r.table(measure)
+	for _, t := range r.Trends {
+		if t.Unjudged != "" {
+			text += fmt.Sprintf("%s: not judged: %s\n", t.Measure, t.Unjudged)
+		}
+	}
+	return text
 }
 
 // table draws the bars of one measure.

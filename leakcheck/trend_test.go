@@ -22,29 +22,64 @@ func TestTrend(t *testing.T) {
 	} {
 		assert.InDelta(t, row.slope, slope(row.y), 1e-9, row.why)
 		if row.confidence > 0 {
-			assert.InDelta(t, row.confidence, confidence(row.y), 1e-9, row.why)
+			assert.InDelta(t, row.confidence, orderConfidence(row.y), 1e-9, row.why)
 		}
 	}
 	assert.InDelta(t, 0, confidence([]float64{7, 7, 7, 7, 7}), 1e-9)
 	assert.InDelta(t, 0, confidence([]float64{5, 4, 3, 2, 1}), 1e-9)
-	assert.Less(t, confidence([]float64{0, 0, 0, 100, 100, 100, 100, 100}), minConfidence, "a jump is no trend")
 }
 
-// TestConfidenceOnNoise: of series without a trend, five in a hundred pass the threshold, in the exact and in the approximate form.
-func TestConfidenceOnNoise(t *testing.T) {
+// TestStudentT: percentiles of the printed tables.
+func TestStudentT(t *testing.T) {
+	for df, at := range map[int]float64{1: 31.821, 2: 6.965, 3: 4.541, 4: 3.747, 5: 3.365, 6: 3.143, 30: 2.457} {
+		assert.InDelta(t, 0.99, studentT(at, df), 1e-4, "df = %d", df)
+		assert.InDelta(t, 0.01, studentT(-at, df), 1e-4, "df = %d", df)
+	}
+}
+
+func TestGrows(t *testing.T) {
+	for _, row := range []struct {
+		why  string
+		y    []float64
+		want bool
+	}{
+		{"five on a line", []float64{0, 10, 20, 30, 40}, true},
+		{"five nearly on a line", []float64{0, 10.1, 19.9, 30, 40}, true},
+		{"five that rise anyhow", []float64{0, 1, 15, 16, 40}, false},
+		{"constant", []float64{7, 7, 7, 7, 7, 7, 7, 7}, false},
+		{"a jump", []float64{0, 0, 0, 100, 100, 100, 100, 100}, false},
+		{"one jump in the middle of noise", []float64{1, 3, 2, 1, 3, 101, 103, 102, 101, 103, 102, 103}, false},
+		{"a cache that is full by the half", []float64{0, 10, 20, 30, 40, 50, 50, 50, 50, 50, 50, 50, 50}, false},
+		{"with one outlier", []float64{0, 10, 20, 30, 1e6, 50, 60, 70, 80, 90, 100, 110}, true},
+		{"under the allowance", []float64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, false},
+	} {
+		assert.Equal(t, row.want, newTrend("it", row.y, 2).Grows(), row.why)
+	}
+}
+
+// TestLevelOnNoise: of series without a trend, none in ten thousand may be called growth, whatever their noise and however few samples.
+func TestLevelOnNoise(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
-	for _, n := range []int{6, 12, 60} {
-		passed := 0
-		const runs = 2000
-		for range runs {
-			y := make([]float64, n)
-			for i := range y {
-				y[i] = r.Float64()
+	for name, noise := range map[string]func() float64{
+		"uniform":     r.Float64,
+		"normal":      r.NormFloat64,
+		"exponential": r.ExpFloat64,
+		"two values":  func() float64 { return float64(r.IntN(2)) },
+		"ten values":  func() float64 { return float64(r.IntN(10)) },
+	} {
+		for _, n := range []int{5, 6, 7, 8, 12, 24, 60} {
+			alarms := 0
+			const runs = 4000
+			for range runs {
+				y := make([]float64, n)
+				for i := range y {
+					y[i] = noise()
+				}
+				if newTrend("it", y, 0).Grows() {
+					alarms++
+				}
 			}
-			if confidence(y) >= minConfidence {
-				passed++
-			}
+			assert.LessOrEqual(t, alarms, 3, "%s, n = %d", name, n)
 		}
-		assert.InDelta(t, 0.05, float64(passed)/runs, 0.025, "n = %d", n)
 	}
 }
