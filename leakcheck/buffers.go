@@ -2,6 +2,7 @@ package leakcheck
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -26,6 +27,38 @@ func Freed(ctx context.Context, rep ledger.Reporter, opts ...Option) error {
 		}
 		wait = min(2*wait, 50*time.Millisecond)
 	}
+}
+
+// watched is a reporter that is held weakly: it may be the engine that is watched.
+type watched struct {
+	get   func() ledger.Reporter // nil when it was collected
+	books ledger.Reporter        // what it lists, without it; nil when it has no such method
+	typ   string
+}
+
+func watch(rep ledger.Reporter) watched {
+	w := watched{get: weakly(rep), typ: fmt.Sprintf("%T", rep)}
+	if b, ok := rep.(interface{ Books() ledger.Reporter }); ok {
+		w.books = b.Books()
+	}
+	return w
+}
+
+// freed is [Freed] of a reporter that may have been collected; known is false when no one can tell any more what it held.
+func (w watched) freed(ctx context.Context, opts []Option) (err error, known bool) {
+	if rep := w.get(); rep != nil {
+		return Freed(ctx, rep, opts...), true
+	}
+	if w.books == nil {
+		return nil, false
+	}
+	err = Freed(ctx, w.books, opts...)
+	if e, ok := errors.AsType[*Error](err); ok {
+		for i := range e.Findings {
+			e.Findings[i].Text += ", whose ledger was collected: its owner dropped it, and no one can free them any more"
+		}
+	}
+	return err, true
 }
 
 func byOwner(hs []ledger.Holding) []Finding {

@@ -35,7 +35,7 @@ func startAndStop(lock bool) {
 				case r := <-requests:
 					if k%2 == 0 {
 						pause := syscall.Timespec{Nsec: 50_000}
-						syscall.Nanosleep(&pause, nil) //nolint:errcheck // any pause will do
+						syscall.Nanosleep(&pause, nil)
 					}
 					time.AfterFunc(time.Hour, cancel).Stop()
 					results <- r
@@ -108,7 +108,7 @@ var clean = map[string]func() func(int){
 				if err != nil {
 					panic(err)
 				}
-				io.Copy(io.Discard, resp.Body) //nolint:errcheck // a test server's
+				io.Copy(io.Discard, resp.Body)
 				resp.Body.Close()
 			}
 		}

@@ -26,7 +26,7 @@ type Guarded struct {
 	opts    []Option
 	scope   *Scope
 	refs    []*Ref
-	buffers []func() ledger.Reporter
+	buffers []watched
 }
 
 // Guard makes a test prove that it leaves nothing behind. Call it first: its check is then the last of the test's cleanups. It finds the
@@ -61,8 +61,9 @@ func (g *Guarded) Track(name string, v any, opts ...Option) {
 	g.refs = append(g.refs, r)
 }
 
-// Buffers watches a ledger: it must be empty at the end of the test. It is held weakly; one that is collected meanwhile had nobody to ask it.
-func (g *Guarded) Buffers(rep ledger.Reporter) { g.buffers = append(g.buffers, weakly(rep)) }
+// Buffers watches a ledger: it must be empty at the end of the test, and when it is collected before. It is held weakly. A reporter that is not
+// a [ledger.Ledger], and has no method Books as that has, cannot be asked any more once it is collected: the log says so.
+func (g *Guarded) Buffers(rep ledger.Reporter) { g.buffers = append(g.buffers, watch(rep)) }
 
 // check reports what explains the rest first: a goroutine keeps a reference, a reference keeps a buffer. The goroutines are described last,
 // though: asking the runtime's leak profile about them rules out heap dumps.
@@ -70,9 +71,11 @@ func (g *Guarded) check(ctx context.Context) error {
 	gone, waited := g.scope.wait(ctx)
 	var rest []error
 	for _, b := range g.buffers {
-		if rep := b(); rep != nil {
-			rest = append(rest, Freed(ctx, rep, g.opts...))
+		err, known := b.freed(ctx, g.opts)
+		if !known {
+			g.t.Logf("leakcheck: a %s was collected before it could be asked for its buffers: give Buffers its *ledger.Ledger", b.typ)
 		}
+		rest = append(rest, err)
 	}
 	rest = append(rest, Released(ctx, g.refs...))
 	defer g.scope.kin.over(g.scope)

@@ -53,12 +53,9 @@ type ID uint64
 // Ledger is a list of live allocations. The zero value is ready to use, records no stacks, and is
 // safe for concurrent use.
 type Ledger struct {
-	mu     sync.Mutex
 	stacks bool
-	next   ID
-	live   map[ID]Holding
-	bytes  int64
-	peak   int64
+	once   sync.Once
+	made   *books
 }
 
 // New returns an empty ledger; with stacks it records the call stack of every Add (about 1 µs
@@ -70,54 +67,85 @@ func (l *Ledger) Add(h Holding) ID {
 	if l.stacks && h.Stack == nil {
 		h.Stack = callers(3)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.live == nil {
-		l.live = map[ID]Holding{}
-	}
-	l.next++
-	l.live[l.next] = h
-	l.bytes += h.Bytes
-	l.peak = max(l.peak, l.bytes)
-	return l.next
+	return l.books().add(h)
 }
 
 // Remove strikes an allocation out; ErrUnknownID when it is not live.
-func (l *Ledger) Remove(id ID) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h, ok := l.live[id]
+func (l *Ledger) Remove(id ID) error { return l.books().remove(id) }
+
+// Holdings lists the live allocations, largest first, in a stable order.
+func (l *Ledger) Holdings() []Holding { return l.books().Holdings() }
+
+// Bytes is the sum of the live allocations.
+func (l *Ledger) Bytes() int64 { b, _ := l.books().sums(); return b }
+
+// Peak is the largest sum of live allocations so far.
+func (l *Ledger) Peak() int64 { _, peak := l.books().sums(); return peak }
+
+// Books returns a reporter of what is in the ledger that does not keep the ledger alive, nor what
+// contains it. It still answers after the ledger was collected: what is left then was dropped by
+// its owner.
+func (l *Ledger) Books() Reporter { return l.books() }
+
+func (l *Ledger) books() *books {
+	l.once.Do(func() { l.made = &books{live: map[ID]Holding{}} })
+	return l.made
+}
+
+// books are the contents of a Ledger.
+type books struct {
+	mu    sync.Mutex
+	next  ID
+	live  map[ID]Holding
+	bytes int64
+	peak  int64
+}
+
+func (b *books) add(h Holding) ID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.next++
+	b.live[b.next] = h
+	b.bytes += h.Bytes
+	b.peak = max(b.peak, b.bytes)
+	return b.next
+}
+
+func (b *books) remove(id ID) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h, ok := b.live[id]
 	if !ok {
 		return fmt.Errorf("%w: %d", ErrUnknownID, id)
 	}
-	delete(l.live, id)
-	l.bytes -= h.Bytes
+	delete(b.live, id)
+	b.bytes -= h.Bytes
 	return nil
 }
 
 // Holdings lists the live allocations, largest first, in a stable order.
-func (l *Ledger) Holdings() []Holding {
-	l.mu.Lock()
-	ids := make([]ID, 0, len(l.live))
-	for id := range l.live {
+func (b *books) Holdings() []Holding {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ids := make([]ID, 0, len(b.live))
+	for id := range b.live {
 		ids = append(ids, id)
 	}
-	slices.SortFunc(ids, func(a, b ID) int {
-		return cmp.Or(cmp.Compare(l.live[b].Bytes, l.live[a].Bytes), cmp.Compare(a, b))
+	slices.SortFunc(ids, func(x, y ID) int {
+		return cmp.Or(cmp.Compare(b.live[y].Bytes, b.live[x].Bytes), cmp.Compare(x, y))
 	})
 	out := make([]Holding, len(ids))
 	for i, id := range ids {
-		out[i] = l.live[id]
+		out[i] = b.live[id]
 	}
-	l.mu.Unlock()
 	return out
 }
 
-// Bytes is the sum of the live allocations.
-func (l *Ledger) Bytes() int64 { l.mu.Lock(); defer l.mu.Unlock(); return l.bytes }
-
-// Peak is the largest sum of live allocations so far.
-func (l *Ledger) Peak() int64 { l.mu.Lock(); defer l.mu.Unlock(); return l.peak }
+func (b *books) sums() (bytes, peak int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bytes, b.peak
+}
 
 // ByOwner adds up holdings per owner.
 func ByOwner(hs []Holding) map[string]int64 {
