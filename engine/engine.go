@@ -45,6 +45,7 @@ import (
 type Engine struct {
 	b       backend
 	dropped runtime.Cleanup
+	chats   chatTemplates
 }
 
 // Open loads a model and starts an engine. The context is for the loading only: when it ends, Open

@@ -63,6 +63,6 @@ type Delta struct {
 
 // Message is one turn of a conversation.
 type Message struct {
-	Role    string // "system", "user" or "assistant"
-	Content string
+	Role    string `json:"role"` // "system", "user" or "assistant"
+	Content string `json:"content"`
 }

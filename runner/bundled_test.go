@@ -28,6 +28,12 @@ func TestBundledEngine(t *testing.T) {
 	t.Log(report)
 }
 
+func TestChat(t *testing.T) {
+	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu"})
+	out := r.Chat([]engine.Message{{Role: "user", Content: "What is 12+30?"}}, engine.SamplingParams{MaxTokens: 20})
+	assert.Equal(t, " 42", out.Completions[0].Text)
+}
+
 // TestReferences compares the verbs with Hugging Face's outputs of the bundled model.
 func TestReferences(t *testing.T) {
 	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu"})

@@ -26,4 +26,5 @@ var _ interface {
 	harness.ShutdownReporter
 	harness.ActivityReporter
 	harness.EOSTokenLister
+	harness.Chatter
 } = (*engine.Engine)(nil)

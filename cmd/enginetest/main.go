@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(generateCommand(), serveCommand(), gpusCommand(), waitCommand(), benchCommand(),
+	root.AddCommand(generateCommand(), chatCommand(), serveCommand(), gpusCommand(), waitCommand(), benchCommand(),
 		runCommand(), reportCommand(), bundleCommand())
 	root.Version = version()
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
