@@ -203,3 +203,15 @@ func (l *scopes) leave(s *Scope) {
 	defer l.mu.Unlock()
 	l.open = slices.DeleteFunc(l.open, func(w weak.Pointer[Scope]) bool { o := w.Value(); return o == nil || o == s })
 }
+
+// OtherTests returns how many tests run now beside that of the calling goroutine. What they open belongs to this process too, and
+// can't be told from what this test opens.
+func OtherTests() (n int) {
+	c := takeCensus()
+	for id, b := range c.born {
+		if b.busy && id != c.self && !c.ancestor(id) {
+			n++
+		}
+	}
+	return n
+}
