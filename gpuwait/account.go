@@ -86,6 +86,14 @@ func newAccount(ctx context.Context, src Source, family Family, procs processTab
 	return a, nil
 }
 
+// Devices returns the devices of the account.
+func (a *Account) Devices() (list []Device) {
+	for _, d := range a.devices {
+		list = append(list, d.device)
+	}
+	return list
+}
+
 // hiding says why the driver may not list every process here, "" when it does.
 func hiding(devices []Device) string {
 	const initialNamespace = "pid:[4026531836]"
@@ -171,7 +179,8 @@ func (a *Account) Read() {
 			d.add(r)
 		}
 	}
-	if a.gpuMapped() {
+	listed := slices.ContainsFunc(a.devices, func(d *deviceAccount) bool { return d.listed })
+	if !listed && a.gpuMapped() { // a listed process needs no other sign
 		a.mapped = true
 		for _, d := range a.devices {
 			d.last.GPUMapped = true

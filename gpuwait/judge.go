@@ -54,10 +54,15 @@ func (a *Account) judge(d *deviceAccount, slack, owned int64, mapped func() bool
 	if j := d.dipped(slack, owned, grew); j.verdict != "" {
 		return j
 	}
-	if d.listed {
+	if a.lists(d.device.Vendor) {
 		return a.reclaimed(d, slack)
 	}
 	return a.unlisted(d, slack, grew, mapped)
+}
+
+// lists reports whether a vendor's driver has listed the family on some device: then one on which it is not listed has nothing of it.
+func (a *Account) lists(v Vendor) bool {
+	return slices.ContainsFunc(a.devices, func(d *deviceAccount) bool { return d.listed && d.device.Vendor == v })
 }
 
 // excess finds processes of the family that hold more than at the baseline, beyond the slack and what live fixtures own.

@@ -15,6 +15,7 @@ type AccountReport struct {
 	Elapsed   time.Duration   `json:"elapsed"`
 	Cause     string          `json:"cause,omitempty"`
 	Reproduce string          `json:"reproduce,omitempty"`
+	Advice    string          `json:"advice,omitempty"` // how to accept it, where the caller has options of its own
 	Devices   []DeviceAccount `json:"devices"`
 }
 
@@ -78,15 +79,17 @@ func (r AccountReport) String() string {
 			d.write(&b, r.Elapsed)
 		}
 	}
-	switch r.Ending {
-	case Held:
-		b.WriteString("    stopped early: nothing changed while the holders live; gpuwait.KeepWaiting() waits on\n")
-	case Cancelled:
+	switch {
+	case r.Ending == Cancelled:
 		fmt.Fprintf(&b, "    the wait was cut short: %s\n", r.Cause)
-	case TimedOut:
+	case r.Ending == Held && r.Advice == "":
+		b.WriteString("    stopped early: nothing changed while the holders live; gpuwait.KeepWaiting() waits on\n")
+	case r.Ending == Held:
+		b.WriteString("    stopped early: nothing changed while the holders live\n")
+	case r.Advice == "":
 		b.WriteString("    to wait longer: gpuwait.Timeout(d)\n")
 	}
-	b.WriteString("    to accept it: gpuwait.Slack(bytes); memory kept on purpose: gpuwait.Own(uuid, name, bytes)\n")
+	fmt.Fprintf(&b, "    %s\n", cmp.Or(r.Advice, "to accept it: gpuwait.Slack(bytes); memory kept on purpose: gpuwait.Own(uuid, name, bytes)"))
 	if r.Reproduce != "" {
 		fmt.Fprintf(&b, "    to reproduce: %s\n", r.Reproduce)
 	}

@@ -19,7 +19,7 @@
 //	processes      the processes that the engine named are gone: else they are named and killed
 //	goroutines     those started on behalf of this fixture are gone, also under t.Parallel: else state, stack and creator
 //	references     the engine and its parts are unreachable: else the shortest path from a root that keeps them
-//	device memory  every GPU is back at its baseline, plus what live fixtures own: else the holders, the history and the trend
+//	device memory  the engine's processes hold nothing more on any GPU, whatever others do: else who holds how much, and what was before
 //	host           file descriptors, sockets, mappings, shared memory and children are as before: else each is named
 //
 // A start that fails half-way goes through the same steps. What a failure looks like:

@@ -20,7 +20,7 @@ type Fixture struct {
 	opts  options
 	scope *leakcheck.Scope
 	host  hostBaseline
-	gpu   gpuBaseline
+	gpu   *deviceMemory
 
 	mu        sync.Mutex
 	engine    Engine // nil once closed
@@ -46,8 +46,13 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 		o(&f.opts)
 	}
 	f.scope = leakcheck.NewScope(f.opts.name, f.opts.allow...)
-	f.gpu = takeGPUBaseline(&f.opts) // before the host's: opening NVML opens device files
-	f.host = takeHostBaseline()
+	f.host = enterHost()
+	var err error
+	if f.gpu, err = watchDeviceMemory(ctx, &f.opts, f.host.alone); err != nil { // before the host's: opening NVML opens device files
+		f.host.leave()
+		return nil, fmt.Errorf("%s did not start: %w", f.opts.name, err)
+	}
+	f.host.snapshot()
 	returned := false
 	defer func() {
 		if returned {
@@ -57,7 +62,7 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 			f.opts.exited(report)
 		}
 	}()
-	err := f.start(ctx, func(ctx context.Context) (Engine, error) {
+	err = f.start(ctx, func(ctx context.Context) (Engine, error) {
 		e, err := open(ctx)
 		if v := reflect.ValueOf(&e).Elem(); isNil(v) {
 			if err == nil {
@@ -132,6 +137,7 @@ func (f *Fixture) watch(e Engine) {
 	if p, ok := e.(ProcessLister); ok {
 		f.processes = processes(p.PIDs())
 	}
+	f.gpu.read(f.processes)
 	if h, ok := e.(Holder); ok {
 		held := h.Holdings()
 		f.gpu.own(f.opts.name, held)
@@ -184,15 +190,21 @@ func recovered(what string, err *error) {
 }
 
 // live counts the fixtures of this process, for checks of what belongs to the whole process: with
-// two fixtures alive, nobody can say whose a new file descriptor is. It holds flags, no engine.
+// two fixtures alive, no one can say whose a new file descriptor is. It holds flags, no engine.
 var live struct {
 	sync.Mutex
 	flags map[*bool]struct{}
 }
 
-// enterLive registers a fixture. leave, which may be called again, tells whether no other was alive
-// at any time in between.
-func enterLive() (leave func() (alone bool)) {
+// hostBaseline is what the process held before the engine, and whether other fixtures live.
+type hostBaseline struct {
+	state  *leakcheck.HostState
+	err    error
+	shared *bool // another fixture was alive at some time since enterHost
+}
+
+// enterHost registers a fixture.
+func enterHost() hostBaseline {
 	live.Lock()
 	defer live.Unlock()
 	shared := len(live.flags) > 0
@@ -203,23 +215,23 @@ func enterLive() (leave func() (alone bool)) {
 		live.flags = map[*bool]struct{}{}
 	}
 	live.flags[&shared] = struct{}{}
-	return func() bool {
-		live.Lock()
-		defer live.Unlock()
-		delete(live.flags, &shared)
-		return !shared
-	}
+	return hostBaseline{shared: &shared}
 }
 
-// hostBaseline is what the process held before the engine.
-type hostBaseline struct {
-	state *leakcheck.HostState
-	err   error
-	leave func() bool
+// alone reports whether no other fixture has been alive since enterHost.
+func (h *hostBaseline) alone() bool {
+	live.Lock()
+	defer live.Unlock()
+	return !*h.shared
 }
 
-func takeHostBaseline() hostBaseline {
-	h := hostBaseline{leave: enterLive()}
-	h.state, h.err = leakcheck.Snapshot()
-	return h
+// leave ends the registration and reports whether no other fixture was alive in between. It may be
+// called again.
+func (h *hostBaseline) leave() (alone bool) {
+	live.Lock()
+	defer live.Unlock()
+	delete(live.flags, h.shared)
+	return !*h.shared
 }
+
+func (h *hostBaseline) snapshot() { h.state, h.err = leakcheck.Snapshot() }

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/enginetest/enginetest/gpuwait"
@@ -19,7 +20,17 @@ type options struct {
 	source   gpuwait.Source // nil: the machine's own
 	noDevice string         // why device memory is not checked
 	slack    int64
+	needs    []need
+	noHost   string       // why the host is not checked
+	say      func(string) // told how a long wait goes
+	end      time.Time    // before the test's own deadline; zero: none
 	exited   func(Report) // told what is left when open does not return
+}
+
+// need is room that must be free before the engine starts.
+type need struct {
+	name      string // as in the test's source
+	condition gpuwait.Condition
 }
 
 // The defaults: generous, because a passing start and a passing teardown take what they need and no
@@ -29,7 +40,7 @@ const (
 	defaultTeardown = 2 * time.Minute // a driver that reclaims 100 GiB needs a second; a drain needs what it needs
 	// defaultSlack is device memory that may stay after an in-process engine: the driver's own
 	// share of cuInit, 3.25 MiB measured on an H200 with driver 580, flat over 200 engines.
-	defaultSlack = 8 << 20
+	defaultSlack = gpuwait.DefaultSlack
 )
 
 // Name is what messages call the engine; the test's name otherwise.
@@ -48,7 +59,7 @@ func packageName(opts []Option) string {
 }
 
 func defaults() options {
-	return options{name: "engine", pkg: "harness", start: defaultStart, teardown: defaultTeardown, slack: defaultSlack}
+	return options{name: "engine", pkg: "harness", start: defaultStart, teardown: defaultTeardown, slack: defaultSlack, say: func(string) {}}
 }
 
 // StartTimeout bounds the start of the engine (default 5 minutes, and always the test's own
@@ -76,3 +87,21 @@ func DeviceSlack(bytes int64) Option { return func(o *options) { o.slack = bytes
 
 // WithoutDeviceMemory leaves device memory unchecked; the report gives the reason.
 func WithoutDeviceMemory(reason string) Option { return func(o *options) { o.noDevice = reason } }
+
+// NeedFree waits, before anything is started, until every visible GPU has this many bytes free, at
+// most for the start timeout. A failure names who holds them.
+func NeedFree(bytes int64) Option {
+	n := need{fmt.Sprintf("NeedFree(%d)", bytes), gpuwait.NeedFree(bytes)}
+	return func(o *options) { o.needs = append(o.needs, n) }
+}
+
+// NeedUtilization is NeedFree for an engine that is configured by its share of a GPU: vLLM's
+// gpu_memory_utilization.
+func NeedUtilization(share float64) Option {
+	n := need{fmt.Sprintf("NeedUtilization(%v)", share), gpuwait.NeedUtilization(share)}
+	return func(o *options) { o.needs = append(o.needs, n) }
+}
+
+// WithoutHost leaves the host unchecked: descriptors, sockets, mappings, shared memory, files and
+// children. The report gives the reason.
+func WithoutHost(reason string) Option { return func(o *options) { o.noHost = reason } }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/enginetest/enginetest/gpuwait"
 )
 
 // Report is what a teardown did and found, step by step.
@@ -13,6 +15,9 @@ type Report struct {
 	Name  string
 	Steps []Step
 	Took  time.Duration
+	// DeviceMemory is what the GPUs held before the engine, at its peak and after, with holders;
+	// nil when they were not checked.
+	DeviceMemory *gpuwait.AccountReport
 
 	pkg string // that messages name
 }

@@ -44,7 +44,7 @@ type Runner struct {
 func Start[E Engine](t TB, open func(context.Context) (E, error), opts ...Option) *Runner {
 	t.Helper()
 	r := newRunner(t, opts)
-	own := []Option{Name(t.Name()), untilDeadline(t), func(o *options) { o.exited = r.report }}
+	own := []Option{Name(t.Name()), untilDeadline(t), logTo(t), func(o *options) { o.exited = r.report }}
 	f, err := Open(r.ctx, open, append(own, opts...)...)
 	if err != nil {
 		r.cancel()
@@ -129,6 +129,16 @@ func untilDeadline(t TB) Option {
 			left := time.Until(end)
 			left -= min(left/10, 5*time.Second)
 			o.start, o.teardown = min(o.start, left), min(o.teardown, left/2)
+			o.end = time.Now().Add(left)
+		}
+	}
+}
+
+// logTo lets long waits say so in the test's log.
+func logTo(t TB) Option {
+	return func(o *options) {
+		if l, ok := t.(interface{ Logf(string, ...any) }); ok {
+			o.say = func(line string) { l.Logf("%s", line) }
 		}
 	}
 }

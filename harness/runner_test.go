@@ -318,7 +318,7 @@ func TestDeviceMemory(t *testing.T) {
 		device.used = 9 << 30
 	})
 	require.Len(t, failures, 1)
-	for _, want := range []string{"device memory", "GPU-1", "9.0", "baseline", "harness.DeviceSlack(bytes)"} {
+	for _, want := range []string{"device memory", "GPU-1", "still hold 8.0 GiB", "9.0 GiB  pid", "1.0 GiB before this engine started", "harness.DeviceSlack(bytes)"} {
 		assert.Contains(t, failures[0], want)
 	}
 	device.used = 1 << 30

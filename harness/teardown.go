@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/enginetest/enginetest/gpuwait"
 	"github.com/enginetest/enginetest/leakcheck"
-	"github.com/enginetest/enginetest/ledger"
 	"github.com/enginetest/enginetest/llm"
 )
 
@@ -33,18 +30,22 @@ func skipped(format string, args ...any) error {
 // earlier one failed. Whatever holds the engine here is dropped before the references are checked.
 func (f *Fixture) teardown(ctx context.Context) Report {
 	e := &handle{engine: f.take(), pkg: f.opts.pkg}
+	f.gpu.read(f.processes)
 	steps := []check{
 		{"shutdown", 40 * time.Second, e.shutdown},
 		{"holdings", time.Second, func(ctx context.Context) (string, error) { return e.holdings(ctx, f.devices, f.opts.allow) }},
 		{"processes", 10 * time.Second, func(ctx context.Context) (string, error) { return reap(ctx, f.processes) }},
 		{"goroutines", 4 * time.Second, f.goroutines},
 		{"references", 20 * time.Second, f.references},
-		{"device memory", 40 * time.Second, func(ctx context.Context) (string, error) { return f.gpu.clear(ctx, &f.opts, f.host.leave()) }},
+		{"device memory", 40 * time.Second, func(ctx context.Context) (string, error) { return f.gpu.returned(ctx, &f.opts, f.host.leave()) }},
 		{"host", 4 * time.Second, f.hostState},
 	}
 	total := f.opts.teardown
 	if deadline, ok := ctx.Deadline(); ok {
 		total = min(total, time.Until(deadline))
+	}
+	if !f.opts.end.IsZero() {
+		total = max(min(total, time.Until(f.opts.end)), time.Second) // a late teardown still looks once
 	}
 	var sum time.Duration
 	for _, s := range steps {
@@ -57,6 +58,7 @@ func (f *Fixture) teardown(ctx context.Context) Report {
 		report.Steps = append(report.Steps, s.do(ctx, time.Duration(float64(s.budget)*scale)))
 	}
 	report.Took = time.Since(start)
+	report.DeviceMemory = f.gpu.report
 	return report
 }
 
@@ -168,94 +170,4 @@ func (f *Fixture) references(ctx context.Context) (string, error) {
 	}
 	err := leakcheck.Released(ctx, f.refs...)
 	return fmt.Sprintf("%d tracked object(s) collected", len(f.refs)), err
-}
-
-// hostState compares descriptors, mappings, shared memory, sockets and children with the baseline.
-func (f *Fixture) hostState(ctx context.Context) (string, error) {
-	if alone := f.host.leave(); !alone {
-		return "", skipped("other fixtures were alive at the same time, and descriptors and mappings belong to the whole process")
-	}
-	if f.host.err != nil {
-		return "", skipped("%v", f.host.err)
-	}
-	return "files, sockets, mappings, shared memory and children are as before", f.host.state.Restored(ctx, slices.Concat(cudaKeeps, f.opts.allow)...)
-}
-
-// cudaKeeps is what the CUDA driver holds from its first use in a process to the end of that
-// process; no call gives it back (driver 580).
-var cudaKeeps = []leakcheck.Option{
-	leakcheck.Allow("descriptor: /dev/nvidia*", "CUDA keeps it"),
-	leakcheck.Allow("mapping: /dev/nvidia*", "CUDA keeps it"),
-	leakcheck.Allow("socket: unix @cuda-uvmfd-*", "CUDA keeps it"),
-}
-
-// gpuBaseline is what the GPUs held before the engine.
-type gpuBaseline struct {
-	src      gpuwait.Source
-	close    func() error
-	baseline gpuwait.Baseline
-	owned    []func() // strike out what this engine owns
-	skip     string
-	err      error
-}
-
-// sharedContext is device memory that is nobody's: the CUDA context that the engines of a process
-// share, and that stays until the last of them is gone. 527 MiB measured on an H200 with driver
-// 580.
-const sharedContext = 768 << 20
-
-// takeGPUBaseline reads the GPUs, unless the options say otherwise or there is none.
-func takeGPUBaseline(o *options) (b gpuBaseline) {
-	b.close = func() error { return nil }
-	if o.noDevice != "" {
-		b.skip = o.noDevice
-		return b
-	}
-	b.src = o.source
-	if b.src == nil {
-		src, err := gpuwait.Open()
-		if errors.Is(err, gpuwait.ErrNoSource) {
-			b.skip = "no GPU was found"
-			return b
-		}
-		if err != nil {
-			b.err = err
-			return b
-		}
-		b.src, b.close = src, src.Close
-	}
-	b.baseline, b.err = gpuwait.Snapshot(b.src)
-	return b
-}
-
-// own tells the waits of other fixtures what this engine holds on purpose.
-func (b *gpuBaseline) own(name string, held []ledger.Holding) {
-	on := ledger.ByDevice(held)
-	for uuid := range b.baseline.Devices {
-		if on[uuid] > 0 {
-			b.owned = append(b.owned, gpuwait.Own(uuid, name, on[uuid]))
-		}
-	}
-}
-
-// clear waits until the GPUs hold no more than before, plus the slack and what live fixtures own.
-func (b *gpuBaseline) clear(ctx context.Context, o *options, alone bool) (_ string, err error) {
-	defer func() { err = errors.Join(err, b.close()) }()
-	for _, release := range b.owned {
-		release()
-	}
-	if b.skip != "" {
-		return "", skipped("%s", b.skip)
-	}
-	if b.err != nil {
-		return "", fmt.Errorf("the baseline could not be taken: %w; %s.WithoutDeviceMemory leaves this check out", b.err, o.pkg)
-	}
-	slack := o.slack
-	if !alone {
-		slack += sharedContext
-	}
-	if _, err = gpuwait.Clear(ctx, b.src, gpuwait.Delta(b.baseline, slack)); err != nil {
-		err = fmt.Errorf("%w\n    in a fixture: %s.DeviceSlack(bytes) accepts it, %[2]s.WithoutDeviceMemory(reason) leaves this check out", err, o.pkg)
-	}
-	return fmt.Sprintf("%d GPU(s) back at the baseline + %s", len(b.baseline.Devices), ledger.FormatBytes(slack)), err
 }

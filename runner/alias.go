@@ -50,3 +50,13 @@ func DeviceSlack(bytes int64) Option { return harness.DeviceSlack(bytes) }
 // WithoutDeviceMemory is [harness.WithoutDeviceMemory]: it leaves device memory unchecked, for a
 // reason.
 func WithoutDeviceMemory(reason string) Option { return harness.WithoutDeviceMemory(reason) }
+
+// NeedFree is [harness.NeedFree]: the device memory that must be free before the engine starts.
+func NeedFree(bytes int64) Option { return harness.NeedFree(bytes) }
+
+// NeedUtilization is [harness.NeedUtilization]: the share of each GPU that must be free before the
+// engine starts.
+func NeedUtilization(share float64) Option { return harness.NeedUtilization(share) }
+
+// WithoutHost is [harness.WithoutHost]: it leaves the host unchecked, for a reason.
+func WithoutHost(reason string) Option { return harness.WithoutHost(reason) }
