@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"syscall"
+
+	"github.com/enginetest/enginetest/internal/proc"
 )
 
 // An Expectation is a way to die that a test asks for with Expect.
@@ -16,7 +18,7 @@ func (e Expectation) String() string { return e.want }
 
 // Killed expects the child to be ended by a signal that the parent's time limit did not send.
 func Killed(sig syscall.Signal) Expectation {
-	return Expectation{"killed by " + signalName(sig), func(o *Outcome) bool {
+	return Expectation{"killed by " + proc.SignalName(sig), func(o *Outcome) bool {
 		return o.Signal == sig && (o.Status == StatusKilled || o.Status == StatusOOMKilled)
 	}}
 }

@@ -12,37 +12,38 @@ import (
 	"github.com/enginetest/enginetest/internal/proc"
 )
 
-// A leftover is something that outlived its child.
+// A leftover is a finding with all that Accept's patterns are matched with besides its name and text.
 type leftover struct {
-	text string
-	keys []string // what Accept's patterns are matched with, besides the text; the first makes the proposal
+	Leftover
+	also []string
 }
 
-func (c *child) leftovers(before snapshot, survivors []proc.Process, status Status) []string {
+func (c *child) leftovers(before snapshot, survivors []proc.Process, status Status) []Leftover {
 	var all []leftover
 	for _, p := range survivors {
 		name := filepath.Base(strings.Fields(p.Command + " ?")[0])
-		all = append(all, leftover{p.String() + ", killed now", []string{name, p.Command}})
+		found := Leftover{Kind: LeftoverProcess, Name: name, PID: p.PID, Text: p.String() + ", killed now"}
+		all = append(all, leftover{found, []string{p.Command}})
 	}
 	files := c.newFiles(before)
 	if others := c.overlapping(); len(others) > 0 {
 		for i := range files {
-			files[i].text += "; it may be of another child that ran at the same time: " + strings.Join(others, ", ")
+			files[i].Text += "; it may be of another child that ran at the same time: " + strings.Join(others, ", ")
 		}
 	}
 	all = append(all, files...)
 	if status == StatusPassed || status == StatusSkipped { // a process that dies cannot clean its temporary folder
 		all = append(all, c.tempFiles()...)
 	}
-	var texts []string
+	var left []Leftover
 	for _, l := range all {
 		if c.cfg.accepts(l) {
 			continue
 		}
-		c.acceptable = append(c.acceptable, strconv.Quote(l.keys[0]))
-		texts = append(texts, l.text)
+		c.acceptable = append(c.acceptable, strconv.Quote(l.Name))
+		left = append(left, l.Leftover)
 	}
-	return texts
+	return left
 }
 
 // accepts matches with * for any text, as patterns here are for paths and command lines alike.
@@ -52,7 +53,7 @@ func (c *config) accepts(l leftover) bool {
 		if err != nil {
 			continue // not possible after QuoteMeta
 		}
-		if slices.ContainsFunc(append(l.keys, l.text), re.MatchString) {
+		if slices.ContainsFunc(append(l.also, l.Name, l.Text), re.MatchString) {
 			return true
 		}
 	}

@@ -90,11 +90,11 @@ func (c *child) newFiles(before snapshot) []leftover {
 		if unix.Lstat(path, &st) != nil || int(st.Uid) != os.Getuid() || proc.InUse(path) {
 			continue
 		}
-		text := fmt.Sprintf("socket %s; to remove it: rm %s", path, path)
+		kind, text := LeftoverSocket, fmt.Sprintf("socket %s; to remove it: rm %s", path, path)
 		if strings.HasPrefix(path, "/dev/shm/") {
-			text = fmt.Sprintf("shared memory %s (%s); to remove it: rm -r %s", path, bytesText(st.Size), path)
+			kind, text = LeftoverSharedMemory, fmt.Sprintf("shared memory %s (%s); to remove it: rm -r %s", path, bytesText(st.Size), path)
 		}
-		found = append(found, leftover{text, []string{path}})
+		found = append(found, leftover{Leftover: Leftover{Kind: kind, Name: path, Text: text}})
 	}
 	for _, seg := range segments() {
 		if before.shm[seg.name()] || seg.uid != os.Getuid() || unix.Kill(seg.maker, 0) == nil {
@@ -102,7 +102,7 @@ func (c *child) newFiles(before snapshot) []leftover {
 		}
 		text := fmt.Sprintf("System V shared memory %d (%s, made by pid %d, attached %d times); to remove it: ipcrm -m %d",
 			seg.id, bytesText(seg.size), seg.maker, seg.attached, seg.id)
-		found = append(found, leftover{text, []string{seg.name()}})
+		found = append(found, leftover{Leftover: Leftover{Kind: LeftoverSharedMemory, Name: seg.name(), Text: text}})
 	}
 	return found
 }
@@ -163,7 +163,7 @@ func (c *child) tempFiles() []leftover {
 		if e.IsDir() {
 			text = fmt.Sprintf("temporary folder %s (%d files, %s), removed now", e.Name(), files, bytesText(size))
 		}
-		found = append(found, leftover{text, []string{e.Name()}})
+		found = append(found, leftover{Leftover: Leftover{Kind: LeftoverTempFile, Name: e.Name(), Text: text}})
 	}
 	return found
 }

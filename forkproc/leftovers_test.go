@@ -77,7 +77,7 @@ func TestLeftovers(t *testing.T) {
 			}
 			o := forkproc.Run(t, row.body, forkproc.WaitDelay(30*time.Millisecond), forkproc.Report)
 			require.Len(t, o.Leftovers, 1)
-			require.Regexp(t, "^"+row.want+"$", o.Leftovers[0])
+			require.Regexp(t, "^"+row.want+"$", o.Leftovers[0].Text)
 			_, _ = os.Remove(shm), os.Remove(sock)
 			o = forkproc.Run(t, row.body, forkproc.WaitDelay(30*time.Millisecond), forkproc.Accept(row.accept))
 			require.Empty(t, o.Leftovers)
@@ -158,7 +158,7 @@ func TestLeftoversOfAKilledChild(t *testing.T) {
 		kill(syscall.SIGKILL)
 	}, forkproc.Expect(forkproc.Killed(syscall.SIGKILL)), forkproc.Report)
 	require.Len(t, o.Leftovers, 1)
-	require.Contains(t, o.Leftovers[0], name)
+	require.Contains(t, o.Leftovers[0].Text, name)
 }
 
 // A grandchild that holds the output open does not hold up the verdict.
@@ -172,5 +172,5 @@ func TestGrandchildHoldsTheOutput(t *testing.T) {
 	require.Less(t, time.Since(start), 20*time.Second)
 	require.Equal(t, forkproc.StatusPassed, o.Status)
 	require.Len(t, o.Leftovers, 1)
-	require.Contains(t, o.Leftovers[0], "sleep 74")
+	require.Contains(t, o.Leftovers[0].Text, "sleep 74")
 }

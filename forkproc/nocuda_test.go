@@ -123,8 +123,8 @@ func TestJudge(t *testing.T) {
 		{with(func(f *facts) { f.signal = 15; f.oom = "rose" }), StatusKilled, "killed by SIGTERM", "the OOM killer sends SIGKILL only"},
 		{with(func(f *facts) { f.exitCode = 127; f.linker = "x: symbol lookup error: y" }), StatusNotStarted, "dynamic linker (exit code 127)", ""},
 	} {
-		status, reason := c.f.judge()
-		require.Equal(t, c.status, status, "%s: %s", c.why, reason)
-		require.Contains(t, reason, c.reason, c.why)
+		v := c.f.judge()
+		require.Equal(t, c.status, v.status, "%s: %s", c.why, v.reason)
+		require.Contains(t, v.reason+"\n"+v.note, c.reason, c.why)
 	}
 }

@@ -48,7 +48,7 @@ func TestOOMVictim(t *testing.T) {
 			_ = held
 		}
 	}, forkproc.Expect(forkproc.OOMKilled()))
-	t.Log(o.Reason)
+	t.Log(o.Note)
 }
 
 // limitedGroup makes a memory cgroup (v1 or v2) below the one of this process.

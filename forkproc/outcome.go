@@ -1,7 +1,6 @@
 package forkproc
 
 import (
-	"fmt"
 	"strings"
 	"syscall"
 	"time"
@@ -42,16 +41,39 @@ type Outcome struct {
 	ExitCode int            // -1 when a signal ended it
 	Signal   syscall.Signal // 0 when none did
 	Phase    Phase
-	Reason   string   // the verdict in words
+	Reason   string   // what the child did, in words: "exited with code 3 before the test finished"
+	Note     string   // what is likely behind it, or what to do
 	Crash    string   // StatusPanicked: the first line of the panic, fatal error or signal report
 	During   []string // the tests that were running when it ended without a result
 	Tests    []Test   // the subtests with their results, in the order in which they ended
 	Tail     string   // the last 20 lines of output
-	// Leftovers are what the child left behind: processes (killed meanwhile), shared memory, sockets, temporary files (removed).
-	Leftovers []string
+	// Leftovers are what the child left behind and Accept does not name.
+	Leftovers []Leftover
 	PID       int
 	Duration  time.Duration // from start to the verdict
 }
+
+// A Leftover is something that outlived its child.
+type Leftover struct {
+	Kind LeftoverKind
+	Name string // what Accept matches first: the program, the path, or the file's name
+	PID  int    // of a process
+	Text string // the finding in words
+}
+
+// String returns the finding in words.
+func (l Leftover) String() string { return l.Text }
+
+// A LeftoverKind is what outlived the child.
+type LeftoverKind string
+
+// The kinds of leftovers. Processes are killed and temporary files removed when they are found.
+const (
+	LeftoverProcess      LeftoverKind = "process"
+	LeftoverSharedMemory LeftoverKind = "shared memory"
+	LeftoverSocket       LeftoverKind = "socket"
+	LeftoverTempFile     LeftoverKind = "temporary file"
+)
 
 // A Test is the result of one subtest in the child.
 type Test struct {
@@ -126,100 +148,4 @@ func isFatal(line string) bool {
 		}
 	}
 	return false
-}
-
-// judge gives the verdict. Two witnesses must agree on a pass: the framed stream says that the test passed, and the child said
-// over its private pipe that it came to the end of the body's cleanups. Every other way to exit code 0 is a failure.
-func (f *facts) judge() (Status, string) {
-	if f.panicLine != "" && f.failed != "" && len(f.running) == 0 {
-		f.running = []string{f.failed}
-	}
-	where := f.where()
-	switch {
-	case f.startErr != nil:
-		return StatusNotStarted, fmt.Sprintf("child did not start: %v", f.startErr)
-	case f.crashed() && strings.HasPrefix(f.panicLine, "panic: test timed out after "):
-		return StatusTimedOut, fmt.Sprintf("child ran into its time limit of %v%s; its stacks are in the output", f.limit, where)
-	case f.stuck:
-		return StatusTimedOut, fmt.Sprintf("child ran into its time limit of %v%s and does not die of SIGKILL: it is in an uninterruptible system call (a driver?)", f.limit, where)
-	case f.quit && !f.killed:
-		return StatusTimedOut, fmt.Sprintf("child ran into its time limit of %v%s; its own alarm did not go off, so it got SIGQUIT; its stacks are in the output", f.limit, where)
-	case f.killed:
-		return StatusTimedOut, fmt.Sprintf("child ran into its time limit of %v%s, did not end by itself, got SIGQUIT for its stacks and was killed", f.limit, where)
-	case f.signal == syscall.SIGKILL && f.oom != "":
-		return StatusOOMKilled, fmt.Sprintf("child was killed by SIGKILL%s\nlikely the kernel's OOM killer: %s", where, f.oom)
-	case f.crashed():
-		how := "exit code 2"
-		if f.signal != 0 {
-			how = signalName(f.signal)
-		}
-		return StatusPanicked, fmt.Sprintf("child crashed (%s)%s: %s", how, where, f.panicLine)
-	case f.signal != 0:
-		return StatusKilled, fmt.Sprintf("child was killed by %s%s", signalName(f.signal), where)
-	case f.exitCode == 127 && f.linker != "":
-		return StatusNotStarted, fmt.Sprintf("child was ended by the dynamic linker (exit code 127)%s: %s\na C library is missing or older than the one it was built with; with NVML: call Init first and check its result", where, f.linker)
-	case f.verdict == "fail":
-		if f.exitCode == 66 && f.race {
-			return StatusFailed, "child failed: data race (exit code 66)"
-		}
-		return StatusFailed, "child failed"
-	case f.exitCode == 66 && f.race:
-		return StatusFailed, fmt.Sprintf("child was ended by the race detector (exit code 66)%s: data race, see WARNING: DATA RACE in the output", where)
-	case f.verdict == "":
-		if f.exitCode == 0 && !f.begun && f.ready {
-			return StatusNotReached, "child ran no test of this name, or its TestMain left before: exit code 0 and no result"
-		}
-		hint := ""
-		if f.exitCode == 0 {
-			hint = " (a C library called exit, or os.Exit(0)?)"
-		}
-		if !f.begun {
-			return StatusExited, fmt.Sprintf("child exited with code %d%s%s", f.exitCode, where, hint)
-		}
-		return StatusExited, fmt.Sprintf("child exited with code %d before the test finished%s%s", f.exitCode, where, hint)
-	case !f.ready && f.wrapper != "":
-		return StatusExited, fmt.Sprintf("child printed a result (%s) but none of its notes came through: %q must hand on file descriptors 3 and up", f.verdict, f.wrapper)
-	case !f.begun:
-		return StatusNotReached, fmt.Sprintf("child came to the end of the test (%s) without reaching forkproc.Run: the code above Run took another way than in the parent", f.verdict)
-	case !f.ended:
-		return StatusExited, fmt.Sprintf("child printed a result (%s) that it did not confirm: something wrote test2json frames to its output and ended it with exit code %d", f.verdict, f.exitCode)
-	case f.exitCode != 0:
-		hint := "TestMain, an exit handler, or a failure outside of the test"
-		if f.race {
-			hint = "a data race outside of the test"
-		}
-		return StatusFailed, fmt.Sprintf("child ended the test (%s) but then exited with code %d: %s", f.verdict, f.exitCode, hint)
-	case f.verdict == "skip" && !f.bodyPass:
-		return StatusSkipped, "skipped"
-	}
-	return StatusPassed, "passed"
-}
-
-func (f *facts) where() string {
-	phase := f.phase()
-	switch {
-	case len(f.running) > 0:
-		return fmt.Sprintf(", during %q", strings.Join(f.running, `", "`))
-	case !f.ready:
-		return " before package init was over"
-	case phase == PhaseStart:
-		return " before the test reached forkproc.Run"
-	case phase == PhaseCleanup:
-		return ", in the cleanup of the test"
-	case phase == PhaseExit:
-		return ", after the test had ended"
-	}
-	return ""
-}
-
-func signalName(s syscall.Signal) string {
-	names := map[syscall.Signal]string{
-		syscall.SIGKILL: "SIGKILL", syscall.SIGABRT: "SIGABRT", syscall.SIGSEGV: "SIGSEGV", syscall.SIGTERM: "SIGTERM",
-		syscall.SIGINT: "SIGINT", syscall.SIGQUIT: "SIGQUIT", syscall.SIGHUP: "SIGHUP", syscall.SIGPIPE: "SIGPIPE",
-		syscall.SIGFPE: "SIGFPE", syscall.SIGILL: "SIGILL", syscall.SIGBUS: "SIGBUS", syscall.SIGALRM: "SIGALRM",
-	}
-	if name, ok := names[s]; ok {
-		return name
-	}
-	return fmt.Sprintf("signal %d (%v)", int(s), s)
 }

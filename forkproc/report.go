@@ -20,7 +20,8 @@ func (c *child) outcome() Outcome {
 		Tail: strings.Join(c.replay.tail, "\n"),
 	}
 	f.limit = c.limits.child.Round(time.Millisecond)
-	if o.Status, o.Reason = f.judge(); o.Status != StatusPassed && o.Status != StatusSkipped {
+	v := f.judge()
+	if o.Status, o.Reason, o.Note = v.status, v.reason, v.note; o.Status != StatusPassed && o.Status != StatusSkipped {
 		o.During = f.running
 	}
 	if o.Status == StatusPanicked {
@@ -44,16 +45,16 @@ func (c *child) report(o *Outcome) {
 	t.Attr("forkproc.status", string(o.Status))
 	if e := c.cfg.expect; e != nil {
 		if !e.met(o) {
-			t.Errorf("%s\n    expected: %s", c.verdict(o), e)
+			t.Errorf("%s\n    expected: %s", c.message(o), e)
 		} else {
-			t.Logf("%s, as expected", strings.SplitN(c.verdict(o), "\n", 2)[0])
+			t.Logf("%s, as expected", c.headline(o))
 		}
 	} else if o.Status != StatusPassed && o.Status != StatusSkipped {
-		t.Error(c.verdict(o))
+		t.Error(c.message(o))
 	}
 	if len(o.Leftovers) > 0 && !c.cfg.keepQuiet {
 		t.Errorf("forkproc: %s: child (pid %d, %s) left behind:\n    %s\n    to accept: forkproc.Accept(%s)\n    to repeat: %s",
-			t.Name(), o.PID, o.Status, strings.Join(o.Leftovers, "\n    "), strings.Join(c.acceptable, ", "), command(t.Name()))
+			t.Name(), o.PID, o.Status, list(o.Leftovers), strings.Join(c.acceptable, ", "), command(t.Name()))
 	}
 	switch {
 	case t.Failed():
@@ -63,19 +64,29 @@ func (c *child) report(o *Outcome) {
 	}
 }
 
-// verdict is the message of a death: who, what, when, where, and how to see it again.
-func (c *child) verdict(o *Outcome) string {
-	who := fmt.Sprintf("forkproc: %s: ", c.t.Name())
-	reason := strings.Replace(o.Reason, "child ", fmt.Sprintf("child (pid %d, %v) ", o.PID, o.Duration.Round(time.Millisecond)), 1)
+// headline says who ended how.
+func (c *child) headline(o *Outcome) string {
 	if o.Status == StatusNotStarted && o.PID == 0 {
-		reason = o.Reason
+		return fmt.Sprintf("forkproc: %s: child %s", c.t.Name(), o.Reason)
 	}
-	first, rest, more := strings.Cut(reason, "\n")
-	msg := who + first
-	if more {
-		msg += "\n    " + strings.ReplaceAll(rest, "\n", "\n    ")
+	return fmt.Sprintf("forkproc: %s: child (pid %d, %v) %s", c.t.Name(), o.PID, o.Duration.Round(time.Millisecond), o.Reason)
+}
+
+// message is the headline, what is behind it, and how to see it again.
+func (c *child) message(o *Outcome) string {
+	msg := c.headline(o)
+	if o.Note != "" {
+		msg += "\n    " + o.Note
 	}
 	return msg + "\n    to repeat: " + command(c.t.Name())
+}
+
+func list(leftovers []Leftover) string {
+	lines := make([]string, len(leftovers))
+	for i, l := range leftovers {
+		lines[i] = l.Text
+	}
+	return strings.Join(lines, "\n    ")
 }
 
 func command(test string) string { return repro.Command(cmp.Or(repro.Package(), "."), test) }
