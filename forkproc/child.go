@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	envTest = "FORKPROC_TEST" // the full name of the test that the process was started for; people and tools may read it
-	envWay  = "FORKPROC_WAY"  // the file with the way, in JSON
-	envMode = "FORKPROC"      // set by users: "inline" runs bodies in this process
+	envTest  = "FORKPROC_TEST" // the full name of the test that the process was started for; people and tools may read it
+	envRoute = "FORKPROC_ROUTE"  // the file with the route, in JSON
+	envMode  = "FORKPROC"      // set by users: "inline" runs bodies in this process
 
 	controlFD = 3 // the child's end of the pipe that carries its notes: hello, begin, body, end
 	firstFile = 4 // the first of the Files
 )
 
-// A way leads from the root process to a child: which Run calls to go into, from the outermost test to the innermost.
-type way struct {
+// A route leads from the root process to a child: which Run calls to go into, from the outermost test to the innermost.
+type route struct {
 	Exe   string
 	Notes uint64 // inode of the pipe for notes
 	Steps []step
@@ -36,20 +36,20 @@ type step struct {
 	Prior []Outcome // of its earlier Run calls: they are not run again
 }
 
-// here is the way to this process, nil in a root process. Written by init only.
-var here *way
+// self is the route to this process, nil in a root process. Written by init only.
+var self *route
 
 // startDir is where the process started. A child starts there too: it repeats the t.Chdir calls above Run itself.
 var startDir string
 
 func init() {
 	startDir, _ = os.Getwd()
-	file, ok := syscall.Getenv(envWay) // not os.Getenv: it would become an input of the test cache
+	file, ok := syscall.Getenv(envRoute) // not os.Getenv: it would become an input of the test cache
 	if !ok {
 		return
 	}
-	_ = os.Unsetenv(envWay)
-	w := new(way)
+	_ = os.Unsetenv(envRoute)
+	w := new(route)
 	if b, err := os.ReadFile(file); err != nil || json.Unmarshal(b, w) != nil {
 		return
 	}
@@ -57,7 +57,7 @@ func init() {
 	if exe, err := os.Executable(); err != nil || exe != w.Exe {
 		return
 	}
-	here = w
+	self = w
 	if takesNotes = w.Notes != 0 && proc.Inode(controlFD) == w.Notes; takesNotes {
 		syscall.CloseOnExec(controlFD) // not for what this process starts
 	}
@@ -76,7 +76,7 @@ func note(words ...string) {
 }
 
 // place is the step of a test, nil when this process was not started to go into it.
-func (w *way) place(test string) (s *step, last bool) {
+func (w *route) place(test string) (s *step, last bool) {
 	if w == nil {
 		return nil, false
 	}
@@ -89,7 +89,7 @@ func (w *way) place(test string) (s *step, last bool) {
 }
 
 // extend gives the steps to a child of this process for a Run call of a test.
-func (w *way) extend(s step) []step {
+func (w *route) extend(s step) []step {
 	var steps []step
 	if w != nil {
 		for _, outer := range w.Steps {

@@ -23,7 +23,7 @@ func Run(t *testing.T, body func(t *testing.T), opts ...Option) Outcome {
 	t.Helper()
 	cfg := newConfig(opts)
 	call, prior := nextCall(t)
-	if s, last := here.place(t.Name()); s != nil {
+	if s, last := self.place(t.Name()); s != nil {
 		if call <= len(s.Prior) {
 			return s.Prior[call-1]
 		}
@@ -61,14 +61,14 @@ func Main(m *testing.M, setUp ...func()) {
 }
 
 // InChild reports whether this process was started by Run.
-func InChild() bool { return here != nil }
+func InChild() bool { return self != nil }
 
 // child is one Run seen from the parent.
 type child struct {
 	t      *testing.T
 	cfg    *config
 	cmd    *exec.Cmd
-	way    way
+	route  route
 	limits limits
 	facts  facts
 	replay *replay
@@ -85,7 +85,7 @@ type child struct {
 const (
 	ownFiles    = ".forkproc-"
 	testLogName = ownFiles + "testlog"
-	wayName     = ownFiles + "way"
+	routeName   = ownFiles + "route"
 )
 
 func newChild(t *testing.T, cfg *config, s step) (*child, error) {
@@ -93,7 +93,7 @@ func newChild(t *testing.T, cfg *config, s step) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &child{t: t, cfg: cfg, way: way{Exe: exe, Steps: here.extend(s)}}
+	c := &child{t: t, cfg: cfg, route: route{Exe: exe, Steps: self.extend(s)}}
 	c.facts.wrapper = strings.Join(cfg.wrap, " ")
 	deadline, _ := t.Deadline()
 	if c.limits, err = newLimits(time.Now(), deadline, cfg.timeout, cfg.grace); err != nil {
@@ -111,7 +111,7 @@ func newChild(t *testing.T, cfg *config, s step) (*child, error) {
 	argv = append(argv, childArgs(os.Args[1:], s.Test, c.limits.child, log, cfg.args)...)
 	c.cmd = exec.Command(argv[0], argv[1:]...)
 	c.cmd.Dir = startDir
-	c.cmd.Env = childEnv(append(cfg.env, envTest+"="+s.Test, envWay+"="+filepath.Join(c.tmp, wayName)), c.tmp)
+	c.cmd.Env = childEnv(append(cfg.env, envTest+"="+s.Test, envRoute+"="+filepath.Join(c.tmp, routeName)), c.tmp)
 	c.replay = newReplay(s.Test, &c.facts, cfg.expect != nil)
 	return c, nil
 }
@@ -137,14 +137,14 @@ func childEnv(vars []string, tmp string) []string {
 	return append(env, vars...)
 }
 
-// leaveWay writes the way to the child where the child will look for it. It may be long: outcomes are in it.
-func (c *child) leaveWay(notes *os.File) error {
-	c.way.Notes = proc.Inode(int(notes.Fd()))
-	b, err := json.Marshal(c.way)
+// leaveRoute writes the route to the child where the child will look for it. It may be long: outcomes are in it.
+func (c *child) leaveRoute(notes *os.File) error {
+	c.route.Notes = proc.Inode(int(notes.Fd()))
+	b, err := json.Marshal(c.route)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(c.tmp, wayName), b, 0o600)
+	return os.WriteFile(filepath.Join(c.tmp, routeName), b, 0o600)
 }
 
 // run starts the child, repeats its tests in the parent, and returns when it is dead and so is all that it started.
@@ -165,7 +165,7 @@ func (c *child) run() Outcome {
 	}
 	defer noteR.Close()
 	defer noteW.Close()
-	if err := c.leaveWay(noteW); err != nil {
+	if err := c.leaveRoute(noteW); err != nil {
 		return c.notStarted(err)
 	}
 	c.cmd.Stdout, c.cmd.Stderr = outW, outW
