@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"runtime"
 	"strings"
@@ -16,9 +17,9 @@ import (
 )
 
 const (
-	envTest  = "FORKPROC_TEST" // the full name of the test that the process was started for; people and tools may read it
-	envRoute = "FORKPROC_ROUTE"  // the file with the route, in JSON
-	envMode  = "FORKPROC"      // set by users: "inline" runs bodies in this process
+	envTest  = "FORKPROC_TEST"  // the full name of the test that the process was started for; people and tools may read it
+	envRoute = "FORKPROC_ROUTE" // the file with the route, in JSON
+	envMode  = "FORKPROC"       // set by users: "inline" runs bodies in this process
 
 	controlFD = 3 // the child's end of the pipe that carries its notes: hello, begin, body, end
 	firstFile = 4 // the first of the Files
@@ -29,11 +30,14 @@ type route struct {
 	Exe   string
 	Notes uint64 // inode of the pipe for notes
 	Steps []step
+	Call  *call `json:",omitempty"` // instead of steps: a function
+
+	dir string // of the file that the route came in
 }
 
 type step struct {
 	Test  string
-	Prior []Outcome // of its earlier Run calls: they are not run again
+	Prior []result // of its earlier Run calls: they are not run again
 }
 
 // self is the route to this process, nil in a root process. Written by init only.
@@ -57,6 +61,7 @@ func init() {
 	if exe, err := os.Executable(); err != nil || exe != w.Exe {
 		return
 	}
+	w.dir = filepath.Dir(file)
 	self = w
 	if takesNotes = w.Notes != 0 && proc.Inode(controlFD) == w.Notes; takesNotes {
 		syscall.CloseOnExec(controlFD) // not for what this process starts
@@ -155,11 +160,11 @@ func setFinished(t *testing.T) bool {
 // calls counts the Run calls of the running tests, and keeps what they gave. A test leaves it when it ends.
 var calls = struct {
 	sync.Mutex
-	prior map[*testing.T][]Outcome
+	prior map[*testing.T][]result
 	count map[*testing.T]int
-}{prior: map[*testing.T][]Outcome{}, count: map[*testing.T]int{}}
+}{prior: map[*testing.T][]result{}, count: map[*testing.T]int{}}
 
-func nextCall(t *testing.T) (n int, prior []Outcome) {
+func nextCall(t *testing.T) (n int, prior []result) {
 	calls.Lock()
 	defer calls.Unlock()
 	if calls.count[t] == 0 {
@@ -174,8 +179,8 @@ func nextCall(t *testing.T) (n int, prior []Outcome) {
 	return calls.count[t], calls.prior[t]
 }
 
-func remember(t *testing.T, o Outcome) {
+func remember(t *testing.T, r result) {
 	calls.Lock()
 	defer calls.Unlock()
-	calls.prior[t] = append(calls.prior[t], o)
+	calls.prior[t] = append(calls.prior[t], r)
 }

@@ -11,6 +11,12 @@
 // attributes and artifacts; its coverage counts; what it reads is an input of the test cache. It cannot outlive the parent, and
 // what it starts cannot outlive it.
 //
+// What comes back: results, output, attributes and artifacts, and the value of Result. A variable that the body captures is a
+// copy in another process: what the body assigns to it is lost.
+//
+// Without a *testing.T (Ginkgo, TestMain) and with another testing.TB (benchmarks, fuzz targets): Register a function and Call
+// it, or Run it with the TB.
+//
 // What runs twice: the code above Run in the test and in the tests around it, package init and TestMain all run again in the
 // child. That includes the cleanups that such code registers. Keep devices out of it; see Main, InChild and RequireNoCUDA.
 //

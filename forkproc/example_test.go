@@ -1,6 +1,8 @@
 package forkproc_test
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -19,6 +21,30 @@ func ExampleRun() {
 	}, forkproc.VisibleDevices("GPU-1a2b3c4d"), forkproc.Timeout(5*time.Minute))
 	forkproc.RequireNoCUDA(t) // the parent never touched the device
 	// }
+}
+
+func ExampleResult() {
+	// func TestLoadTime(t *testing.T) {
+	took := forkproc.Result(t, func(*testing.T) time.Duration {
+		start := time.Now()
+		// load the engine
+		return time.Since(start)
+	})
+	t.Log(took) // a variable that the body assigns to would still have its old value here
+	// }
+}
+
+// A Ginkgo spec has no *testing.T that could be selected by name. It calls a registered function; TestMain calls Main.
+func ExampleRegister() {
+	// A package-level variable:
+	generate := forkproc.Register("generate", func(ctx context.Context, prompt []int) ([]int, error) {
+		return prompt, ctx.Err() // load the engine and use the device here
+	})
+	// It("generates", func(ctx SpecContext) {
+	ctx := context.Background()
+	tokens, err := generate.Call(ctx, []int{1, 2, 3}, forkproc.VisibleDevices("0"))
+	fmt.Println(tokens, err)
+	// })
 }
 
 func ExampleExpect() {

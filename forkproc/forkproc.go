@@ -1,6 +1,7 @@
 package forkproc
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -21,6 +22,11 @@ import (
 // around t and in TestMain; code below Run is for the parent only. A failed or skipped child ends t, as FailNow and SkipNow do.
 func Run(t *testing.T, body func(t *testing.T), opts ...Option) Outcome {
 	t.Helper()
+	return run(t, body, opts).Outcome
+}
+
+func run(t *testing.T, body func(t *testing.T), opts []Option) result {
+	t.Helper()
 	cfg := newConfig(opts)
 	call, prior := nextCall(t)
 	if s, last := self.place(t.Name()); s != nil {
@@ -35,14 +41,18 @@ func Run(t *testing.T, body func(t *testing.T), opts ...Option) Outcome {
 	if why := proc.Unseen(); why != "" {
 		t.Logf("forkproc: %s", why)
 	}
-	c, err := newChild(t, cfg, step{t.Name(), prior})
+	deadline, _ := t.Deadline()
+	c, err := newChild(t.Name(), t.Name(), deadline, cfg)
 	if err != nil {
 		t.Fatalf("forkproc: %v", err)
 	}
-	o := c.run()
-	remember(t, o)
-	c.report(&o)
-	return o
+	c.t = t
+	c.route.Steps = self.extend(step{t.Name(), prior})
+	o := c.run(context.Background(), func() { c.replay.play(t, c.replay.root) })
+	r := result{o, c.value}
+	remember(t, r)
+	c.report(&r.Outcome)
+	return r
 }
 
 // Main runs the tests of a package that needs TestMain:
@@ -50,8 +60,12 @@ func Run(t *testing.T, body func(t *testing.T), opts ...Option) Outcome {
 //	func TestMain(m *testing.M) { forkproc.Main(m, func() { setUpOnceInTheParent() }) }
 //
 // The set-up functions run in the root process only; a child, which runs TestMain too, goes straight to its test. Without Main a
-// child repeats whatever TestMain does, and a parent that touches a device there has done so before Run.
+// child repeats whatever TestMain does, and a parent that touches a device there has done so before Run. The child of a Func
+// ends in Main.
 func Main(m *testing.M, setUp ...func()) {
+	if self != nil && self.Call != nil {
+		self.Call.serve()
+	}
 	if !InChild() {
 		for _, f := range setUp {
 			f()
@@ -60,12 +74,14 @@ func Main(m *testing.M, setUp ...func()) {
 	os.Exit(m.Run())
 }
 
-// InChild reports whether this process was started by Run.
+// InChild reports whether this process was started by Run or by a Func.
 func InChild() bool { return self != nil }
 
-// child is one Run seen from the parent.
+// child is one Run or Call seen from the parent.
 type child struct {
-	t      *testing.T
+	name   string
+	t      *testing.T // nil for a Call
+	value  []byte     // what the body or the function returned, in JSON
 	cfg    *config
 	cmd    *exec.Cmd
 	route  route
@@ -86,16 +102,17 @@ const (
 	ownFiles    = ".forkproc-"
 	testLogName = ownFiles + "testlog"
 	routeName   = ownFiles + "route"
+	valueName   = ownFiles + "value"
 )
 
-func newChild(t *testing.T, cfg *config, s step) (*child, error) {
+// newChild prepares a child that runs test, none if it is empty.
+func newChild(name, test string, deadline time.Time, cfg *config) (*child, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	c := &child{t: t, cfg: cfg, route: route{Exe: exe, Steps: self.extend(s)}}
+	c := &child{name: name, cfg: cfg, route: route{Exe: exe}}
 	c.facts.wrapper = strings.Join(cfg.wrap, " ")
-	deadline, _ := t.Deadline()
 	if c.limits, err = newLimits(time.Now(), deadline, cfg.timeout, cfg.grace); err != nil {
 		return nil, err
 	}
@@ -108,11 +125,11 @@ func newChild(t *testing.T, cfg *config, s step) (*child, error) {
 		log = c.logs
 	}
 	argv := append(append([]string{}, cfg.wrap...), exe)
-	argv = append(argv, childArgs(os.Args[1:], s.Test, c.limits.child, log, cfg.args)...)
+	argv = append(argv, childArgs(os.Args[1:], test, c.limits.child, log, cfg.args)...)
 	c.cmd = exec.Command(argv[0], argv[1:]...)
 	c.cmd.Dir = startDir
-	c.cmd.Env = childEnv(append(cfg.env, envTest+"="+s.Test, envRoute+"="+filepath.Join(c.tmp, routeName)), c.tmp)
-	c.replay = newReplay(s.Test, &c.facts, cfg.expect != nil)
+	c.cmd.Env = childEnv(append(cfg.env, envTest+"="+name, envRoute+"="+filepath.Join(c.tmp, routeName)), c.tmp)
+	c.replay = newReplay(name, &c.facts, cfg.expect != nil)
 	return c, nil
 }
 
@@ -147,8 +164,8 @@ func (c *child) leaveRoute(notes *os.File) error {
 	return os.WriteFile(filepath.Join(c.tmp, routeName), b, 0o600)
 }
 
-// run starts the child, repeats its tests in the parent, and returns when it is dead and so is all that it started.
-func (c *child) run() Outcome {
+// run starts the child, lets play take what it prints, and returns when it is dead and so is all that it started.
+func (c *child) run(ctx context.Context, play func()) Outcome {
 	defer os.RemoveAll(c.tmp)
 	defer c.enter()()
 	c.start = time.Now()
@@ -187,11 +204,11 @@ func (c *child) run() Outcome {
 	go func() { defer close(streamed); _ = readStream(outR, c.replay.handle) }()
 	go func() {
 		defer close(over)
-		survivors = c.watch(f, hello, outR, noteR, streamed, notes)
+		survivors = c.watch(ctx, f, hello, outR, noteR, streamed, notes)
 		c.facts.running = c.replay.running()
 		c.replay.finish()
 	}()
-	c.replay.play(c.t, c.replay.root)
+	play()
 	<-over
 
 	c.facts.setExit(f.Exit())
@@ -201,6 +218,7 @@ func (c *child) run() Outcome {
 	if c.logs != "" {
 		repeatTestLog(c.logs)
 	}
+	c.takeValue()
 	o := c.outcome()
 	o.Leftovers = c.leftovers(before, survivors, o.Status)
 	o.Duration = time.Since(c.start)

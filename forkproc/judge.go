@@ -29,6 +29,8 @@ func (f *facts) judge() verdict {
 		return verdict{StatusNotStarted, fmt.Sprintf("did not start: %v", f.startErr), ""}
 	case f.crashed() && strings.HasPrefix(f.panicLine, "panic: test timed out after "):
 		return verdict{StatusTimedOut, fmt.Sprintf("ran into its time limit of %v%s; its stacks are in the output", f.limit, where), ""}
+	case f.canceled != nil:
+		return verdict{StatusTimedOut, fmt.Sprintf("was killed%s: %v", where, f.canceled), ""}
 	case f.stuck:
 		return verdict{StatusTimedOut, fmt.Sprintf("ran into its time limit of %v%s and does not die of SIGKILL: it is in an uninterruptible system call (a driver?)", f.limit, where), ""}
 	case f.quit && !f.killed:
@@ -47,6 +49,8 @@ func (f *facts) judge() verdict {
 		return verdict{StatusKilled, fmt.Sprintf("was killed by %s%s", proc.SignalName(f.signal), where), ""}
 	case f.exitCode == 127 && f.linker != "":
 		return verdict{StatusNotStarted, fmt.Sprintf("was ended by the dynamic linker (exit code 127)%s: %s", where, f.linker), missingLibrary}
+	case f.returned != "":
+		return verdict{StatusFailed, "returned an error: " + f.returned, ""}
 	case f.verdict == "fail":
 		if f.exitCode == 66 && f.race {
 			return verdict{StatusFailed, "failed: data race (exit code 66)", ""}
@@ -55,6 +59,9 @@ func (f *facts) judge() verdict {
 	case f.exitCode == 66 && f.race:
 		return verdict{StatusFailed, fmt.Sprintf("was ended by the race detector (exit code 66)%s: data race, see WARNING: DATA RACE in the output", where), ""}
 	case f.verdict == "":
+		if f.exitCode == 0 && !f.begun && f.ready && f.call {
+			return verdict{StatusNotReached, "never came to forkproc.Main: exit code 0 and no result", "TestMain must call it, or the child finds no test to run"}
+		}
 		if f.exitCode == 0 && !f.begun && f.ready {
 			return verdict{StatusNotReached, "ran no test of this name, or its TestMain left before: exit code 0 and no result", ""}
 		}
@@ -65,7 +72,7 @@ func (f *facts) judge() verdict {
 		if !f.begun {
 			return verdict{StatusExited, fmt.Sprintf("exited with code %d%s%s", f.exitCode, where, hint), ""}
 		}
-		return verdict{StatusExited, fmt.Sprintf("exited with code %d before the test finished%s%s", f.exitCode, where, hint), ""}
+		return verdict{StatusExited, fmt.Sprintf("exited with code %d before the %s finished%s%s", f.exitCode, f.what(), where, hint), ""}
 	case !f.ready && f.wrapper != "":
 		return verdict{StatusExited, fmt.Sprintf("printed a result (%s) but none of its notes came through: %q must hand on file descriptors 3 and up", f.verdict, f.wrapper), ""}
 	case !f.begun:
@@ -84,6 +91,13 @@ func (f *facts) judge() verdict {
 	return verdict{StatusPassed, "passed", ""}
 }
 
+func (f *facts) what() string {
+	if f.call {
+		return "function"
+	}
+	return "test"
+}
+
 func (f *facts) where() string {
 	phase := f.phase()
 	switch {
@@ -92,11 +106,14 @@ func (f *facts) where() string {
 	case !f.ready:
 		return " before package init was over"
 	case phase == PhaseStart:
+		if f.call {
+			return " before forkproc.Main was reached"
+		}
 		return " before the test reached forkproc.Run"
 	case phase == PhaseCleanup:
 		return ", in the cleanup of the test"
 	case phase == PhaseExit:
-		return ", after the test had ended"
+		return ", after the " + f.what() + " had ended"
 	}
 	return ""
 }

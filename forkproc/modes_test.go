@@ -281,7 +281,7 @@ var binaries string
 
 func TestMain(m *testing.M) {
 	if forkproc.InChild() || os.Getenv("FORKPROC_HELPER") != "" {
-		os.Exit(m.Run())
+		forkproc.Main(m)
 	}
 	if signal.Ignored(os.Interrupt) { // as under nohup and in a script's background; then so would what is started here, if this did not catch it
 		signal.Notify(make(chan os.Signal, 1), os.Interrupt)

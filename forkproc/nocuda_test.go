@@ -116,6 +116,7 @@ func TestJudge(t *testing.T) {
 		{with(func(f *facts) { f.exitCode = 1; f.race = true }), StatusFailed, "a data race outside of the test", ""},
 		{facts{ready: true, verdict: "skip"}, StatusNotReached, "without reaching forkproc.Run", "the test took another way"},
 		{facts{ready: true}, StatusNotReached, "ran no test of this name", ""},
+		{facts{ready: true, call: true}, StatusNotReached, "never came to forkproc.Main", "TestMain does not call it"},
 		{facts{ready: true, exitCode: 1}, StatusExited, "exited with code 1 before the test reached forkproc.Run", "TestMain failed"},
 		{facts{exitCode: 2, panicLine: "panic: init"}, StatusPanicked, "crashed (exit code 2) before package init was over: panic: init", ""},
 		{with(func(f *facts) { f.stuck = true; f.limit = 1e9 }), StatusTimedOut, "does not die of SIGKILL: it is in an uninterruptible system call", "a driver that hangs"},

@@ -1,6 +1,7 @@
 package forkproc
 
 import (
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -21,6 +22,7 @@ type config struct {
 	accept    []string
 	keepQuiet bool // leftovers are in the outcome only; for tests of this package
 	expect    *Expectation
+	output    io.Writer // of a Call
 }
 
 func newConfig(opts []Option) *config {
@@ -80,6 +82,12 @@ func Files(files ...*os.File) Option {
 // folder, by program or command line, or by the whole text of the finding. Accept("/dev/shm/nccl-*", "nvidia-cuda-mps*").
 func Accept(patterns ...string) Option {
 	return func(c *config) { c.accept = append(c.accept, patterns...) }
+}
+
+// Output is where a Func's child prints, stdout and stderr alike. By default its last lines are in the outcome only. Run has no
+// use for it: it prints in its test.
+func Output(w io.Writer) Option {
+	return func(c *config) { c.output = w }
 }
 
 // Expect makes a death the wanted result: the test fails unless the child ends as e says, and Run returns the outcome.

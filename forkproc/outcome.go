@@ -91,6 +91,9 @@ type facts struct {
 	quit      bool          // we sent SIGQUIT, because of the limit
 	killed    bool          // we sent SIGKILL after that
 	stuck     bool          // and it did not die even then
+	canceled  error         // why we sent SIGKILL before the limit
+	call      bool          // the child runs a function, not a test
+	returned  string        // the error that the function returned
 	ready     bool          // main was reached
 	begun     bool          // the body was reached
 	bodyDone  bool

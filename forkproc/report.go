@@ -53,8 +53,7 @@ func (c *child) report(o *Outcome) {
 		t.Error(c.message(o))
 	}
 	if len(o.Leftovers) > 0 && !c.cfg.keepQuiet {
-		t.Errorf("forkproc: %s: child (pid %d, %s) left behind:\n    %s\n    to accept: forkproc.Accept(%s)\n    to repeat: %s",
-			t.Name(), o.PID, o.Status, list(o.Leftovers), strings.Join(c.acceptable, ", "), command(t.Name()))
+		t.Error(c.leftBehind(o))
 	}
 	switch {
 	case t.Failed():
@@ -67,9 +66,9 @@ func (c *child) report(o *Outcome) {
 // headline says who ended how.
 func (c *child) headline(o *Outcome) string {
 	if o.Status == StatusNotStarted && o.PID == 0 {
-		return fmt.Sprintf("forkproc: %s: child %s", c.t.Name(), o.Reason)
+		return fmt.Sprintf("forkproc: %s: child %s", c.name, o.Reason)
 	}
-	return fmt.Sprintf("forkproc: %s: child (pid %d, %v) %s", c.t.Name(), o.PID, o.Duration.Round(time.Millisecond), o.Reason)
+	return fmt.Sprintf("forkproc: %s: child (pid %d, %v) %s", c.name, o.PID, o.Duration.Round(time.Millisecond), o.Reason)
 }
 
 // message is the headline, what is behind it, and how to see it again.
@@ -78,7 +77,16 @@ func (c *child) message(o *Outcome) string {
 	if o.Note != "" {
 		msg += "\n    " + o.Note
 	}
-	return msg + "\n    to repeat: " + command(c.t.Name())
+	return msg + "\n    to repeat: " + command(c.name)
+}
+
+func (c *child) leftBehind(o *Outcome) string {
+	msg := fmt.Sprintf("forkproc: %s: child (pid %d, %s) left behind:\n    %s\n    to accept: forkproc.Accept(%s)",
+		c.name, o.PID, o.Status, list(o.Leftovers), strings.Join(c.acceptable, ", "))
+	if c.t != nil {
+		msg += "\n    to repeat: " + command(c.name)
+	}
+	return msg
 }
 
 func list(leftovers []Leftover) string {
@@ -92,7 +100,7 @@ func list(leftovers []Leftover) string {
 func command(test string) string { return repro.Command(cmp.Or(repro.Package(), "."), test) }
 
 // runInline runs the body in this process.
-func runInline(t *testing.T, body func(*testing.T), cfg *config, why string) Outcome {
+func runInline(t *testing.T, body func(*testing.T), cfg *config, why string) result {
 	t.Helper()
 	if cfg.expect != nil {
 		t.Skipf("forkproc: %s, so there is no child that could end as expected (%s)", why, cfg.expect)
@@ -104,8 +112,8 @@ func runInline(t *testing.T, body func(*testing.T), cfg *config, why string) Out
 	if t.Failed() {
 		o.Status, o.Reason, o.ExitCode = StatusFailed, "failed", 1
 	}
-	remember(t, o)
-	return o
+	remember(t, result{o, nil})
+	return result{o, nil}
 }
 
 // inline says why the body should run in this process, if it should.

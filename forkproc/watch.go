@@ -14,9 +14,9 @@ import (
 )
 
 // watch sees the child to its end, within its limits, and ends what it leaves running. It returns when both pipes are read.
-func (c *child) watch(f *proc.Family, hello <-chan int, out, notes *os.File, outRead, notesRead <-chan struct{}) []proc.Process {
+func (c *child) watch(ctx context.Context, f *proc.Family, hello <-chan int, out, notes *os.File, outRead, notesRead <-chan struct{}) []proc.Process {
 	quit, kill, giveUp := after(c.limits.quit), after(c.limits.kill), after(c.limits.giveUp)
-	limit := c.limits.grace
+	limit, canceled := c.limits.grace, ctx.Done()
 	for alive := true; alive; {
 		select {
 		case <-f.Done():
@@ -25,6 +25,10 @@ func (c *child) watch(f *proc.Family, hello <-chan int, out, notes *os.File, out
 		case <-quit:
 			c.facts.quit = true
 			c.askForStacks(f)
+		case <-canceled:
+			canceled = nil
+			c.facts.canceled = context.Cause(ctx)
+			f.Kill()
 		case <-kill:
 			c.facts.killed = true
 			f.Kill()

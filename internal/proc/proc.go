@@ -26,7 +26,7 @@ import (
 
 const (
 	// envID holds the identities of the child and of the children it is inside of, outermost first, joined by "/".
-	envID = "ENGINETEST_CHILD"
+	envID = "ENGINETEST_FAMILY"
 	// envLifeline holds "fd:inode" of the lifeline.
 	envLifeline = "ENGINETEST_LIFELINE"
 )
