@@ -11,6 +11,14 @@
 // [ProcessLister], [PartLister], [FaultReporter]). A whole test in a process of its own:
 // forkproc.Run around it.
 //
+// Which one do I want?
+//
+//	runner.New, Start    an engine for one test; With binds its verbs to a subtest
+//	Lease, runner.Pool   one engine for many tests, one after the other, reset in between
+//	Open                 an engine without a test: TestMain, Ginkgo, a program
+//	Fixture              what Open returns: the engine and the proof
+//	Runner               a Fixture bound to a test, with verbs that fail it
+//
 // In t.Cleanup, or at [Runner.Stop], seven steps run under one deadline; each runs even when an
 // earlier one failed:
 //

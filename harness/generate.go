@@ -2,7 +2,6 @@ package harness
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -144,20 +143,6 @@ func (r *Runner) Wake(tags ...string) {
 	r.t.Helper()
 	s := capability[Sleeper](r, "wake")
 	must(r, "wake", func(ctx context.Context) (struct{}, error) { return struct{}{}, s.Wake(ctx, tags...) })
-}
-
-// errNoCapability is why a method cannot serve this engine.
-var errNoCapability = errors.New("the engine lacks a method")
-
-// capability is the engine as the interface that a method needs.
-func capability[C any](r *Runner, verb string) C {
-	r.t.Helper()
-	e := r.running()
-	c, ok := e.(C)
-	if !ok {
-		r.t.Fatalf("%s: this engine cannot %s: %v: %T does not implement %s.%s", r.pkg, verb, errNoCapability, e, r.pkg, typeName[C]())
-	}
-	return c
 }
 
 // must calls the engine under the fixture's labels; an error fails the test.

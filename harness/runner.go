@@ -3,7 +3,6 @@ package harness
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -31,12 +30,12 @@ var _ TB = testing.TB(nil)
 // forms return the error.
 type Runner struct {
 	t       TB
-	ctx     context.Context
+	ctx     context.Context // of the verbs
 	cancel  context.CancelFunc
 	fixture *Fixture
 	pkg     string // that messages name
 	repro   string
-	streams sync.Map // of *pulled: those that run
+	streams *sync.Map // of *pulled: those that run
 }
 
 // Start starts any engine for the length of the test: open starts it and returns it, with an error
@@ -67,7 +66,7 @@ func Start[E Engine](t TB, open func(context.Context) (E, error), opts ...Option
 
 // newRunner makes a Runner that has no fixture yet.
 func newRunner(t TB, opts []Option) *Runner {
-	r := &Runner{t: t, pkg: packageName(opts), repro: reproduce(t.Name())}
+	r := &Runner{t: t, pkg: packageName(opts), repro: reproduce(t.Name()), streams: new(sync.Map)}
 	r.ctx, r.cancel = context.WithCancel(context.Background()) // t.Context() is cancelled before cleanups run
 	return r
 }
@@ -78,7 +77,7 @@ func (r *Runner) Stop() Report {
 	r.t.Helper()
 	r.endStreams()
 	first := r.fixture.Engine() != nil
-	report := r.fixture.Close(r.ctx)
+	report := r.fixture.Close(context.Background())
 	r.cancel()
 	if first {
 		r.report(report)
@@ -177,6 +176,3 @@ func packageOf(function string) string {
 	}
 	return function[:slash+1+dot]
 }
-
-// typeName is the name of an interface of this package.
-func typeName[T any]() string { return reflect.TypeFor[T]().Name() }

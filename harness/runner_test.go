@@ -262,7 +262,13 @@ func TestVerbsOfOtherEngines(t *testing.T) {
 func TestMissingCapabilityIsNamed(t *testing.T) {
 	failures := faketb.Run(func(ft *faketb.T) { harness.Start(ft, openToy, noGPU...).Sleep(1) })
 	require.Len(t, failures, 1)
-	assert.Contains(t, failures[0], "*harness_test.toy does not implement harness.Sleeper")
+	assert.Equal(t, "harness: this engine cannot sleep: add Sleep(context.Context, int) error and Wake(context.Context, ...string) error "+
+		"to *harness_test.toy (harness.Sleeper)", failures[0])
+	failures = faketb.Run(func(ft *faketb.T) {
+		harness.Start(ft, func(context.Context) (oddSleeper, error) { return oddSleeper{}, nil }, noGPU...).Sleep(1)
+	})
+	require.Len(t, failures, 1)
+	assert.Contains(t, failures[0], "Sleep(context.Context, int) error (it has Sleep(int) error)")
 }
 
 func TestErrorsOfTheEngineFailTheTest(t *testing.T) {
