@@ -94,28 +94,24 @@ func (s *Server) baseline(ctx context.Context) error {
 
 // detach ends the use of a server that runs elsewhere.
 func (s *Server) detach(ctx context.Context) (r Report) {
-	inFlight := 0
 	r.step(stepRequests, func() (string, error) {
-		s.client.mu.Lock()
-		inFlight = s.client.inFlight
-		s.client.mu.Unlock()
-		if inFlight > 0 {
-			return "", fmt.Errorf("%d requests of this test were in flight; they are cancelled", inFlight)
+		n := s.client.close(ErrStopped)
+		if err := s.client.wait(ctx, requestsTime); err != nil {
+			return "", err
 		}
-		return "none in flight", nil
+		if n > 0 {
+			return "", fmt.Errorf("%d requests of this test were in flight; they are cancelled", n)
+		}
+		return "none in flight, all connections closed", nil
 	})
 	r.step(stepIdle, func() (string, error) { return s.idle(ctx) })
-	r.step(stepConnections, func() (string, error) {
-		s.client.close(ErrStopped)
-		return "closed", s.client.wait(ctx, requestsTime)
-	})
 	return r
 }
 
 // idleTime is how long a remote server may take to be as it was.
 const idleTime = 10 * time.Second
 
-// idle waits until the server works on no more than before.
+// idle waits until the server works on no more than before. It asks over a client of its own, because this test's is closed.
 func (s *Server) idle(ctx context.Context) (string, error) {
 	if s.before == nil {
 		return "not checked: the server has no metrics", nil
@@ -125,14 +121,18 @@ func (s *Server) idle(ctx context.Context) (string, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, idleTime, fmt.Errorf("waited %s", idleTime))
 	defer cancel()
+	asking := newServer(s.cfg, nil)
+	asking.client.base = s.url
+	defer asking.client.close(ErrStopped)
+	grown := ""
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		now, err := s.Stats(ctx)
-		if err != nil {
+		now, err := asking.Stats(ctx)
+		if err == nil {
+			if grown = growth(*s.before, now); grown == "" {
+				return fmt.Sprintf("running %d, waiting %d, KV usage %.1f%%: as before", now.Running, now.Waiting, 100*now.KVUsage), nil
+			}
+		} else if grown == "" || ctx.Err() == nil {
 			return "", err
-		}
-		grown := growth(*s.before, now)
-		if grown == "" {
-			return fmt.Sprintf("running %d, waiting %d, KV usage %.1f%%: as before", now.Running, now.Waiting, 100*now.KVUsage), nil
 		}
 		select {
 		case <-time.After(pause):

@@ -213,9 +213,10 @@ func (c *client) close(cause error) int {
 	return n
 }
 
-// wait returns when no request is in flight.
+// wait returns when no request is in flight, after d at the latest: cancelled requests return at once, so it does not matter that
+// the time for the whole stop may be over.
 func (c *client) wait(ctx context.Context, d time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, d, fmt.Errorf("waited %s", d))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), d, fmt.Errorf("waited %s", d))
 	defer cancel()
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
 		c.mu.Lock()

@@ -61,6 +61,9 @@ func ollamaSetUp(ctx context.Context, s *Server) error {
 	}
 	name := strings.ToLower(strings.TrimSuffix(filepath.Base(path), ".gguf"))
 	body := map[string]any{"model": name, "files": map[string]string{filepath.Base(path): digest}, "stream": false}
+	if s.cfg.template != "" {
+		body["template"] = s.cfg.template
+	}
 	if err := s.client.post(ctx, "/api/create", body, nil); err != nil {
 		return err
 	}
@@ -175,32 +178,48 @@ func ollamaStats(ctx context.Context, s *Server) (Stats, error) {
 	return st, nil
 }
 
-// ollamaUnload asks for the model's end, and waits until the server lists it no more.
+// ollamaUnload asks for the model's end. It returns when the server lists the model no more and, if it was the only one, when the
+// process that ran it is gone: the server ends its runners after it has struck them off the list.
 func ollamaUnload(ctx context.Context, s *Server) error {
 	if err := s.client.post(ctx, "/api/generate", map[string]any{"model": s.model, "keep_alive": 0}, nil); err != nil {
 		return err
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		st, err := ollamaStats(ctx, s)
-		if err != nil {
+		left, err := s.stillLoaded(ctx)
+		if err != nil || left == "" {
 			return err
-		}
-		name, _, _ := strings.Cut(s.model, ":")
-		var still *LoadedModel
-		for _, m := range st.Loaded {
-			if m.Name == s.model || strings.HasPrefix(m.Name, name+":") {
-				still = &m
-			}
-		}
-		if still == nil {
-			return nil
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return fmt.Errorf("server: %s: %s is still loaded, with %d bytes, %d of them on GPUs: %w", s.cfg.name, still.Name, still.Bytes, still.DeviceBytes, context.Cause(ctx))
+			return fmt.Errorf("server: %s: after an unload %s: %w", s.cfg.name, left, context.Cause(ctx))
 		}
 	}
+}
+
+// stillLoaded says what is left of the model in memory; "" when nothing is.
+func (s *Server) stillLoaded(ctx context.Context) (string, error) {
+	st, err := ollamaStats(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	for _, m := range st.Loaded {
+		if m.Name == tagged(s.model) {
+			return fmt.Sprintf("%s is still loaded, with %d bytes, %d of them on GPUs", m.Name, m.Bytes, m.DeviceBytes), nil
+		}
+	}
+	if runners := s.PIDs(); len(st.Loaded) == 0 && len(runners) > 1 {
+		return fmt.Sprintf("no model is listed, and a process that ran one still lives: %v", runners[1:]), nil
+	}
+	return "", nil
+}
+
+// tagged is a model's name as the server lists it.
+func tagged(name string) string {
+	if strings.Contains(name[strings.LastIndexByte(name, '/')+1:], ":") {
+		return name
+	}
+	return name + ":latest"
 }
 
 // ollamaPull downloads a model. Each status line that says something new counts as progress.

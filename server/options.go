@@ -34,17 +34,19 @@ type config struct {
 	dir     string
 	api     *api
 	model   string
-	apiKey  string
-	ready   []check
-	stall   time.Duration // of a start
-	grace   time.Duration
-	signal  syscall.Signal
-	codes   []int
-	secrets []string
-	allow   []string
-	log     io.Writer
-	logDir  string
-	url     string // of a server that is not started here
+
+	template string // of a GGUF file's chats, for Ollama
+	apiKey   string
+	ready    []check
+	stall    time.Duration // of a start
+	grace    time.Duration
+	signal   syscall.Signal
+	codes    []int
+	secrets  []string
+	allow    []string
+	log      io.Writer
+	logDir   string
+	url      string // of a server that is not started here
 }
 
 const (
@@ -59,6 +61,9 @@ func Name(name string) AttachOption { return attachOption(func(c *config) { c.na
 
 // Model sets the model's name in requests. By default it is the first that the server lists.
 func Model(name string) AttachOption { return attachOption(func(c *config) { c.model = name }) }
+
+// ModelTemplate sets the chat template, in Ollama's language, of the GGUF file that [Ollama] loads. Ollama does not run the file's own.
+func ModelTemplate(text string) Option { return option(func(c *config) { c.template = text }) }
 
 // APIKey sends a key with each request, and masks it. A key in the arguments (--api-key) is found without it.
 func APIKey(key string) AttachOption {

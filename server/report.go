@@ -97,13 +97,12 @@ func (e *StopError) Unwrap() (errs []error) {
 
 // The steps of a stop.
 const (
-	stepRequests    = "requests"
-	stepSignal      = "signal"
-	stepExit        = "exit"
-	stepFamily      = "family"
-	stepPort        = "port"
-	stepFiles       = "files"
-	stepLog         = "log"
-	stepIdle        = "idle"
-	stepConnections = "connections"
+	stepRequests = "requests"
+	stepSignal   = "signal"
+	stepExit     = "exit"
+	stepFamily   = "family"
+	stepPort     = "port"
+	stepFiles    = "files"
+	stepLog      = "log"
+	stepIdle     = "idle" // of a server that runs elsewhere
 )

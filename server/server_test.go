@@ -3,8 +3,11 @@ package server_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -380,13 +383,29 @@ func TestAttach(t *testing.T) {
 			done <- err
 		}()
 		waitRunning(t, s.URL(), 1)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		err := a.Stop(ctx).Err()
-		require.ErrorContains(t, err, "1 requests of this test were in flight")
-		require.ErrorContains(t, err, "1 requests are running, 0 were")
+		err := a.Stop(within(t)).Err()
+		require.ErrorContains(t, err, "1 requests of this test were in flight; they are cancelled")
+		require.NotContains(t, err.Error(), "not back", "the server has dropped it")
 		require.ErrorIs(t, <-done, llm.ErrStopped)
-		waitRunning(t, s.URL(), 0)
+	})
+	t.Run("a server that grew", func(t *testing.T) {
+		ctx, giveUp := context.WithCancel(within(t))
+		asked := 0
+		remote := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if asked++; r.URL.Path != "/metrics" || asked < 3 {
+				fmt.Fprint(w, "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n")
+				return
+			}
+			fmt.Fprint(w, "vllm:num_requests_running 1\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n")
+			if asked == 9 {
+				giveUp()
+			}
+		}))
+		defer remote.Close()
+		a, err := server.Attach(remote.URL).With(server.Speaks(server.ProtocolVLLM), server.Model("m")).Start(within(t))
+		require.NoError(t, err)
+		require.ErrorContains(t, a.Stop(ctx).Err(),
+			"1 requests are running, 0 were; 2 requests are waiting, 0 were; the KV cache is used to 50.0%, it was to 0.0%; another client's requests look the same")
 	})
 	t.Run("nothing there", func(t *testing.T) {
 		_, err := server.Attach("http://127.0.0.1:1").Start(within(t))
