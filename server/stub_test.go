@@ -47,7 +47,7 @@ type stubFlags struct {
 	crash                       bool
 	code                        int
 	key                         string
-	wrong                       bool
+	stamp                       bool
 }
 
 func stub(args []string) {
@@ -67,7 +67,7 @@ func stub(args []string) {
 	fs.BoolVar(&f.crash, "crash", false, "exit with code 3 on the first completion")
 	fs.IntVar(&f.code, "code", 0, "exit code after SIGTERM")
 	fs.StringVar(&f.key, "api-key", "", "")
-	fs.BoolVar(&f.wrong, "taken", false, "say that the port is taken, once")
+	fs.BoolVar(&f.stamp, "stamp", false, "print the time before -die")
 	_ = fs.Parse(args)
 	if f.print != "" {
 		fmt.Println(f.print)
@@ -94,6 +94,9 @@ func stub(args []string) {
 		select {}
 	case f.die != 0:
 		fmt.Fprintln(os.Stderr, "fatal: no such model: m.gguf")
+		if f.stamp {
+			fmt.Println("exit at", time.Now().UnixNano())
+		}
 		os.Exit(f.die)
 	case f.hang:
 		select {}
