@@ -52,7 +52,7 @@ func TestGuard(t *testing.T) {
 		{"two engines in one global are one finding", func(_ *recorder, g *leakcheck.Guarded) {
 			g.Track("engine/0", open("x"))
 			g.Track("engine/1", open("y"))
-		}, []string{`tracked as "engine/0"`, "or by a path like this: engine/1"}},
+		}, []string{`tracked as "engine/0"`, "one that starts like it: engine/1"}},
 		{"a part behind its engine", func(_ *recorder, g *leakcheck.Guarded) {
 			e := open("x")
 			g.Track("batch", e.batch)

@@ -85,14 +85,14 @@ func fill(f *Finding, p retain.Path, kept string) {
 	for _, s := range p.Steps {
 		f.Path = append(f.Path, Step{Kind: s.Kind, Name: s.Name, Edge: s.Edge, Type: s.Type, Note: s.Note, Addr: s.Addr, Size: s.Size})
 	}
-	f.Detail, f.cause, f.Note = retain.Format(p.Steps), p.Signature, p.Hint
+	f.Detail, f.cause, f.Note = retain.Format(p.Steps), p.Owner, p.Hint
 	f.Signature = string(Reference) + ": " + p.Cause + " → " + kept
 	if p.Reaches >= 64<<10 {
 		f.Text += fmt.Sprintf("; %s of heap can be reached from it", ledger.FormatBytes(int64(p.Reaches)))
 	}
 }
 
-// group puts findings with the same path signature together, and drops those that hang under another one.
+// group puts findings with the same owner together, and drops those that hang under another one.
 func group(fs []Finding, under map[int]bool) (out []Finding) {
 	first := map[string]int{}
 	for i, f := range fs {
@@ -108,7 +108,7 @@ func group(fs []Finding, under map[int]bool) (out []Finding) {
 	}
 	for i, f := range out {
 		if len(f.Also) > 0 {
-			out[i].Detail += "and keeps, or by a path like this: " + strings.Join(f.Also, ", ") + "\n"
+			out[i].Detail += "and keeps, by this path or one that starts like it: " + strings.Join(f.Also, ", ") + "\n"
 		}
 	}
 	return out

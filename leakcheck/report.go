@@ -43,7 +43,7 @@ type Finding struct {
 	Note string
 
 	accept string // the pattern that Allow takes for it in every run; "" for the signature itself
-	cause  string // the whole path, in findings about references
+	cause  string // what findings about references are grouped by
 }
 
 // Error is what every check returns when something is left. Use errors.As to get at the findings.

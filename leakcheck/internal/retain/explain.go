@@ -25,15 +25,15 @@ type Target struct {
 
 // Path is the answer for one Target.
 type Path struct {
-	Steps     []Step // root first, the target last
-	Signature string // the same for paths that differ in addresses, ids and indexes only
-	Cause     string // the root alone, for a list of known leaks: "global github.com/acme/llm.kwCache"
-	Hint      string // advice for the usual culprits
-	Reaches   uint64 // bytes that can be reached from the target
-	On        []int  // other targets that lie on this path, before the target
-	Excused   bool   // only a test framework, or a test on its way out, keeps it
-	Gone      bool   // it was released before the heap was dumped
-	Err       error
+	Steps   []Step // root first, the target last
+	Owner   string // the root and the first object that hangs on it, without addresses, ids and indexes
+	Cause   string // the root alone, for a list of known leaks: "global github.com/acme/llm.kwCache"
+	Hint    string // advice for the usual culprits
+	Reaches uint64 // bytes that can be reached from the target
+	On      []int  // other targets that lie on this path, before the target
+	Excused bool   // only a test framework, or a test on its way out, keeps it
+	Gone    bool   // it was released before the heap was dumped
+	Err     error
 }
 
 // Step is one element of a path.
@@ -237,7 +237,8 @@ func (x *explainer) path(i int, t Target, all []int) (p Path) {
 	views, expected, labels := x.typed(objects, slots, first, x.targetView(i, t))
 	p.Steps = x.steps(rootStep, objects, views, expected, labels)
 	x.foldRoot(&p)
-	p.Signature, p.Cause = signature(p.Steps)
+	x.foldDefer(&p)
+	p.Owner, p.Cause = owner(p.Steps)
 	p.Hint = x.hint(p.Steps, views, labels)
 	p.Reaches, _ = x.d.Reach(i, 1<<17)
 	return p

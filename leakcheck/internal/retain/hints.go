@@ -19,11 +19,23 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 		return slices.ContainsFunc(steps[:len(steps)-1], f)
 	}
 	named := func(prefix string) bool { return some(func(s Step) bool { return strings.HasPrefix(s.Name, prefix) }) }
+	hint, standard := standardHint(root)
+	edge := func(part string) bool { return strings.Contains(edges.String(), part) }
 	switch {
+	case hint != "":
+		return hint
+	case root.Kind == "goroutine" && strings.Contains(root.Name, "[coroutine]"):
+		return "iter.Pull keeps its iterator until that has ended or stop is called: call stop, best in a defer, and in Close"
+	case root.Kind == "goroutine" && root.Edge == "deferred call":
+		return "a deferred call keeps what it will use until its function returns: end the goroutine in Close, and wait for it"
 	case named("method value") && some(func(s Step) bool { return strings.Contains(s.Edge, " key") }):
 		return "a cache keyed by a method value keeps its receiver: key it by the method expression, or delete the entry in Close"
 	case named("*context.timerCtx"):
 		return "a context with a deadline keeps its values and what waits for it until it fires or is cancelled: call its cancel function in Close"
+	case named("*context.afterFuncCtx"):
+		return "context.AfterFunc keeps its function until the context ends: call the stop function that it returned in Close"
+	case named("*context.cancelCtx") && edge(".children key"):
+		return "a derived context hangs on its parent until it is cancelled: call its cancel function in Close"
 	case named("*http.persistConn"):
 		return "an idle HTTP connection keeps its Transport and all that this refers to: close every response's body, and call CloseIdleConnections in Close"
 	case root.Kind == "timer":
@@ -63,7 +75,7 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 	case root.Kind == "goroutine" && strings.Contains(root.Name, "[chan send"):
 		return "a goroutine that waits to send keeps what it sends and all that it captured: receive, or let it select on its context too, and wait for it to end"
 	case root.Kind == "goroutine" && strings.Contains(root.Edge, "not in the stack map"):
-		return "if the goroutine no longer uses it, this is a dead slot: end or join the goroutine before the check"
+		return "a deferred call keeps what it will use until its function returns, and a dead slot what it last held: end the goroutine in Close, and wait for it"
 	case root.Kind == "goroutine" && strings.Contains(root.Name, "[IO wait"):
 		return "a goroutine that waits for input or output keeps what it uses: close the connection, listener or file in Close, and wait for it to end"
 	case root.Kind == "goroutine" && (strings.Contains(root.Name, "[chan ") || strings.Contains(root.Name, "[select")):
@@ -72,10 +84,40 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 		return "a goroutine keeps what it uses until it ends: stop it in Close, and wait for it"
 	case root.Note == notFreed:
 		return "what a package-level variable is initialised with lies in static memory and is never freed: clear its fields in Close, it is not enough to replace it"
+	case standard:
+		return "a variable of the standard library keeps it for the whole process: look for the call that takes it back, or give the library a value of the test's own"
 	case root.Kind == "global":
 		return "a package-level variable keeps it: remove the entry in Close, or hold it by a weak.Pointer"
 	}
 	return ""
+}
+
+// globals are variables of other people's packages that users cannot clear, with what they can do instead.
+var globals = []struct{ name, hint string }{
+	{"net/http.DefaultServeMux", "handlers cannot be taken out of http.DefaultServeMux: register them on a ServeMux of the test's own (http.NewServeMux)"},
+	{"net/http.defaultServeMux", "handlers cannot be taken out of http.DefaultServeMux: register them on a ServeMux of the test's own (http.NewServeMux)"},
+	{"net/http.DefaultTransport", "http.DefaultTransport belongs to the whole process: use a Transport of the engine's own, and call CloseIdleConnections in Close"},
+	{"expvar.", "expvar cannot unpublish: publish once in the process, a function that asks for the engine of the moment"},
+	{"runtime/cgo.handles", "a cgo.Handle keeps its value until it is deleted: call Delete in Close"},
+	{"os/signal.", "signal.Notify keeps its channel, and signal.NotifyContext its context: call signal.Stop, or the stop function, in Close"},
+	{"log/slog.defaultLogger", "slog.SetDefault keeps the handler: set the former default again in Close"},
+	{"log.std", "log.SetOutput keeps the writer: set the former one again in Close"},
+	{"flag.CommandLine", "flag.CommandLine keeps its variables for the whole process: use a flag.FlagSet of the engine's own"},
+	{"database/sql.drivers", "a registered sql driver stays for the whole process: register it once, without the engine"},
+	{"github.com/prometheus/client_golang/prometheus.", "a registered collector stays with its registry: call Unregister in Close, or use a registry of the test's own"},
+}
+
+// standardHint is the advice for a global variable that is not the user's, when there is a special one.
+func standardHint(root Step) (hint string, isStandard bool) {
+	if root.Kind != "global" {
+		return "", false
+	}
+	for _, g := range globals {
+		if root.key == g.name || strings.HasSuffix(g.name, ".") && strings.HasPrefix(root.key, g.name) {
+			return g.hint, true
+		}
+	}
+	return "", standard(root.key)
 }
 
 // throughError reports whether a step before the last is an error.

@@ -189,7 +189,15 @@ func place(fn, file string, line int) string {
 	return fmt.Sprintf("%s %s:%d", shortFunc(fn), shortFile(file), line)
 }
 
-func shortFile(f string) string { return filepath.Base(filepath.Dir(f)) + "/" + filepath.Base(f) }
+// shortFile keeps the package's folder, without its version, and the file: "ginkgo/suite.go".
+func shortFile(f string) string {
+	dir := filepath.Dir(f)
+	name, _, _ := strings.Cut(filepath.Base(dir), "@")
+	if majorVersion.MatchString(name) {
+		name, _, _ = strings.Cut(filepath.Base(filepath.Dir(dir)), "@")
+	}
+	return name + "/" + filepath.Base(f)
+}
 
 func (x *explainer) describeFrame(r root) (view, Step) {
 	f := &x.d.Frames[r.index]
@@ -221,6 +229,9 @@ func (x *explainer) describeFrame(r root) (view, Step) {
 	label := fmt.Sprintf("stack slot +%#x", r.slot-f.SP)
 	if named {
 		label = "local " + l.Name
+		if strings.HasPrefix(in.Func, "runtime.") { // what these are called in the runtime's code says nothing
+			label = "in " + in.Func
+		}
 	}
 	e := edge{label: label}
 	switch {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/enginetest/enginetest/leakcheck/internal/heapdump"
 	"github.com/enginetest/enginetest/leakcheck/internal/symbols"
 	"github.com/enginetest/enginetest/ledger"
 )
@@ -15,6 +16,7 @@ import (
 func (x *explainer) steps(rootStep Step, objects []int, views, expected []view, labels []string) []Step {
 	out := []Step{rootStep}
 	last := func() *Step { return &out[len(out)-1] }
+	x.syncMap(&out[0], objects, views, labels)
 	for k, v := range views {
 		if note := x.subSlice(expected[k], objects[k]); note != "" {
 			last().Note = strings.TrimPrefix(last().Note+"; "+note, "; ")
@@ -38,7 +40,9 @@ func (x *explainer) steps(rootStep Step, objects []int, views, expected []view, 
 	return foldRuns(out)
 }
 
-func storage(v view) bool { return v.inMap() || v.kind == value && (v.slice || v.n > 1) }
+func storage(v view) bool {
+	return v.inMap() || inSyncMap(v) || v.kind == value && (v.slice || v.n > 1)
+}
 
 func (x *explainer) step(v view, o int) Step {
 	s := Step{Kind: "object", Addr: uintptr(x.d.Addr(o)), Size: uintptr(x.d.Size(o)), Note: v.how}
@@ -80,8 +84,19 @@ func (x *explainer) step(v view, o int) Step {
 
 // shortFunc leaves the package's path out: "llm.(*Runner).Forward-fm".
 func shortFunc(fn string) string {
-	return fn[strings.LastIndexByte(fn[:len(fn)-len(afterBracket(fn))], '/')+1:]
+	args := afterBracket(fn)
+	elems := strings.Split(strings.TrimSuffix(fn, args), "/")
+	last := elems[len(elems)-1]
+	if pkg, rest, ok := strings.Cut(last, "."); ok && majorVersion.MatchString(pkg) && len(elems) > 1 {
+		last = elems[len(elems)-2] + "." + rest // github.com/onsi/ginkgo/v2
+	}
+	return gopkgVersion.ReplaceAllString(last, "$1.") + args // gopkg.in/yaml.v3
 }
+
+var (
+	majorVersion = regexp.MustCompile(`^v[0-9]+$`)
+	gopkgVersion = regexp.MustCompile(`^([\w-]+)\.v[0-9]+\.`)
+)
 
 // afterBracket is the part of a function's name from its type arguments on, which hold slashes of their own.
 func afterBracket(fn string) string {
@@ -214,24 +229,46 @@ func (x *explainer) foldRoot(p *Path) {
 	}
 }
 
+// foldDefer replaces the runtime's way to a deferred call by the goroutine that will make it.
+func (x *explainer) foldDefer(p *Path) {
+	last, g := -1, -1
+	for i, s := range p.Steps {
+		switch s.Name {
+		case "*runtime._defer":
+			last = i
+		case "*runtime.g":
+			g = slices.IndexFunc(x.d.Goroutines, func(g heapdump.Goroutine) bool { return g.Addr-uint64(s.Addr) <= 8 })
+		}
+	}
+	if last < 0 || last+1 >= len(p.Steps) || p.Steps[0].Kind != "goroutine" && g < 0 {
+		return
+	}
+	root := p.Steps[0]
+	if root.Kind != "goroutine" {
+		root = x.goroutineRoot(g)
+	}
+	root.Edge = "deferred call"
+	p.Steps = append([]Step{root}, p.Steps[last+1:]...)
+}
+
+// goroutineRoot is the root step of a goroutine as a whole.
+func (x *explainer) goroutineRoot(i int) Step {
+	for _, k := range x.d.Goroutines[i].Frames {
+		if fn, file, line := symbols.Line(x.d.Frames[k].PC, func(name string) bool { return internalName(name) || own(name) }); fn != "" {
+			return Step{Kind: "goroutine", Name: x.goroutineName(i, " in "+place(fn, file, line)), key: "goroutine in " + fn}
+		}
+	}
+	return Step{Kind: "goroutine", Name: x.goroutineName(i, ""), key: symbols.FuncOf(x.d.Goroutines[i].GoPC)}
+}
+
 var digits = regexp.MustCompile(`\[[^\]]*\]|0x[0-9a-f]+|\+[0-9]+`)
 
 // libraryMethod matches a method of the standard library: the first element of its path has no dot.
 var libraryMethod = regexp.MustCompile(`^([a-z0-9]+(?:/[a-z0-9]+)*\.\(\*\w+\))\.\w+$`)
 
-// signature is the path without what differs from run to run.
-// cause names the root only, or the first thing that hangs on a root that has no name of its own.
-func signature(steps []Step) (sig, cause string) {
-	parts := make([]string, len(steps))
-	for i, s := range steps {
-		parts[i] = s.Kind + " " + s.key
-		if s.Kind == "object" {
-			parts[i] = s.key
-		}
-		if s.Edge != "" {
-			parts[i] += " " + digits.ReplaceAllString(s.Edge, "[]")
-		}
-	}
+// owner names the root and what hangs on it, without what differs from run to run. cause names the root only, or the first thing that hangs on
+// a root that has no name of its own.
+func owner(steps []Step) (owner, cause string) {
 	root := steps[0]
 	cause = strings.TrimPrefix(root.key, "goroutine in ")
 	if _, caller, ok := strings.Cut(cause, " < "); ok {
@@ -243,7 +280,8 @@ func signature(steps []Step) (sig, cause string) {
 	if len(steps) > 2 && (root.Kind == "timer" || root.Kind == "test cleanup") || cause == "" || root.Kind == "unknown root" {
 		cause = steps[1].key
 	}
-	return strings.Join(parts, " → "), root.Kind + " " + strings.TrimPrefix(cause, root.Kind+" ")
+	cause = root.Kind + " " + strings.TrimPrefix(cause, root.Kind+" ")
+	return cause + " " + digits.ReplaceAllString(root.Edge, "[]") + " " + steps[1].key, cause
 }
 
 // Format draws the path, one line a step, root first.

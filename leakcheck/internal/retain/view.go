@@ -356,7 +356,9 @@ func (x *explainer) format(t reflect.Type, a uint64, indirect bool) string {
 	}
 	b := x.d.Memory(a, uint64(t.Size()))
 	if b == nil {
-		return "…"
+		if b = processMemory(a, uint64(t.Size())); b == nil { // a constant
+			return "…"
+		}
 	}
 	word := func() uint64 { return binary.LittleEndian.Uint64(append(b[:len(b):len(b)], make([]byte, 8)...)) }
 	switch t.Kind() {

@@ -33,7 +33,7 @@ var contexts = []Case{
 			track(t)
 			return func() { cancel(); baseCtx = nil }
 		}},
-	{Name: "child that was not cancelled", Kind: "context", Root: "corpus.parentCtx", Via: ".children",
+	{Name: "child that was not cancelled", Kind: "context", Root: "corpus.parentCtx", Via: ".children", Hint: "call the stop function",
 		Plant: func(track func(any)) func() {
 			parent, stop := context.WithCancel(context.Background())
 			parentCtx = parent

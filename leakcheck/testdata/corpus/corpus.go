@@ -33,7 +33,7 @@ func thing(name string) *Thing { return &Thing{Name: name, Data: make([]byte, 40
 // Cases lists all planted leaks.
 func Cases() []Case {
 	var all []Case
-	for _, group := range [][]Case{globals, maps, closures, goroutines, timers, contexts, slicesAndChannels, cleanups, library, generics, more, siblings, engines, platform} {
+	for _, group := range [][]Case{globals, maps, closures, goroutines, timers, contexts, slicesAndChannels, cleanups, library, generics, more, siblings, others, engines, platform} {
 		all = append(all, group...)
 	}
 	return all

@@ -131,11 +131,11 @@ var goroutines = []Case{
 		Plant: func(track func(any)) func() {
 			return started(func(ready func(), stop chan bool) { blockedOnAddressTaken(track, ready, stop) })
 		}},
-	{Name: "deferred call", Kind: "goroutine", Root: "corpus.blockedWithDefer", Via: "t",
+	{Name: "deferred call", Kind: "goroutine", Root: "corpus.blockedWithDefer", Via: "t", Hint: "a deferred call keeps",
 		Plant: func(track func(any)) func() {
 			return started(func(ready func(), stop chan bool) { blockedWithDefer(track, ready, stop) })
 		}},
-	{Name: "deferred calls in a loop", Kind: "goroutine", Root: "goroutine", Via: "captured t",
+	{Name: "deferred calls in a loop", Kind: "goroutine", Root: "corpus.blockedWithDefersInLoop", Via: "deferred call  closure", Hint: "a deferred call keeps",
 		Plant: func(track func(any)) func() {
 			return started(func(ready func(), stop chan bool) { blockedWithDefersInLoop(track, ready, stop) })
 		}},
@@ -224,7 +224,7 @@ var goroutines = []Case{
 			track(t)
 			return func() { close(stop); <-done }
 		}},
-	{Name: "iter.Pull that was not stopped", Kind: "goroutine", Root: "corpus.", Via: "*corpus.Thing",
+	{Name: "iter.Pull that was not stopped", Kind: "goroutine", Root: "corpus.", Via: "*corpus.Thing", Hint: "call stop",
 		Plant: func(track func(any)) func() {
 			t := thing("iter")
 			next, stop := iter.Pull(func(yield func(int) bool) {

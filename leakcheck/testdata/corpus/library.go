@@ -21,7 +21,7 @@ var (
 func (t *Thing) Write(p []byte) (int, error) { return len(p), nil }
 
 var library = []Case{
-	{Name: "sync.Map value", Kind: "library", Root: "corpus.smap", Via: ".value",
+	{Name: "sync.Map value", Kind: "library", Root: "corpus.smap", Via: `└─ ["k"]  *corpus.Thing`,
 		Plant: func(track func(any)) func() {
 			for i := range 20 {
 				smap.Store(i, i)
@@ -31,7 +31,7 @@ var library = []Case{
 			track(t)
 			return func() { smap.Clear() }
 		}},
-	{Name: "sync.Map key", Kind: "library", Root: "corpus.smapKeys", Via: ".key",
+	{Name: "sync.Map key", Kind: "library", Root: "corpus.smapKeys", Via: "└─ key  *corpus.Thing",
 		Plant: func(track func(any)) func() {
 			t := thing("smap")
 			smapKeys.Store(t, 1)
