@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/internal/repro"
+	"github.com/enginetest/enginetest/verdict"
 )
 
 func (c *child) outcome() Outcome {
@@ -45,14 +46,17 @@ func (c *child) report(o *Outcome) {
 	t.Attr("forkproc.status", string(o.Status))
 	if e := c.cfg.expect; e != nil {
 		if !e.met(o) {
+			verdict.Record(t, verdict.Verdict{Class: verdict.ClassTest, Source: "forkproc", Message: o.Reason})
 			t.Errorf("%s\n    expected: %s", c.message(o), e)
 		} else {
 			t.Logf("%s, as expected", c.headline(o))
 		}
 	} else if o.Status != StatusPassed && o.Status != StatusSkipped {
+		verdict.Record(t, o.Verdicts()...)
 		t.Error(c.message(o))
 	}
 	if len(o.Leftovers) > 0 && !c.cfg.keepQuiet {
+		verdict.Record(t, o.leftovers()...)
 		t.Error(c.leftBehind(o))
 	}
 	switch {

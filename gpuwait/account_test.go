@@ -137,7 +137,7 @@ func TestAccount(t *testing.T) {
 				}
 				require.ErrorIs(t, err, gpuwait.ErrNotClear)
 				assert.Equal(t, tc.verdict == gpuwait.VerdictUnproven, errors.Is(err, gpuwait.ErrUnattributed))
-				assert.Equal(t, map[bool]verdict.Class{true: verdict.ClassLeak, false: verdict.ClassInfra}[tc.verdict == gpuwait.VerdictHeld], verdict.ClassOf(err))
+				assert.Equal(t, map[bool]verdict.Class{true: verdict.ClassLeak, false: verdict.ClassCapacity}[tc.verdict == gpuwait.VerdictHeld], verdict.ClassOf(err))
 				assert.Equal(t, r.String(), err.Error())
 				var back gpuwait.AccountReport
 				b, err := json.Marshal(r)

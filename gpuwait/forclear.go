@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/internal/repro"
+	"github.com/enginetest/enginetest/verdict"
 )
 
 // TB is what the wrappers need of a test. Every testing.TB has it; one that also has Deadline (a *testing.T) bounds the waits.
@@ -55,6 +56,7 @@ func (o *options) source() (src Source, closeSource func(), err error) {
 
 func (o *options) fail(t TB, err error) {
 	t.Helper()
+	verdict.Record(t, verdict.Of(err)...)
 	if o.skip && (errors.Is(err, ErrCannotMeasure) || errors.Is(err, ErrNoneVisible)) {
 		t.Skipf("%v", err)
 	}

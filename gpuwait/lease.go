@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/internal/procfs"
+	"github.com/enginetest/enginetest/verdict"
 )
 
 // LeasedEnv is the variable by which [Lease.Env] tells a child which devices its parent has leased for it.
@@ -92,6 +93,7 @@ func Acquire(t TB, n int, opts ...AcquireOption) *Lease {
 	l, err := o.acquireDevices(ctx, n)
 	if err != nil {
 		if o.skipBusy && errors.Is(err, ErrBusy) {
+			verdict.Record(t, verdict.Of(err)...)
 			t.Skipf("%v", err)
 		}
 		o.fail(t, err)

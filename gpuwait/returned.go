@@ -36,12 +36,12 @@ func (e *AccountError) Unwrap() []error {
 	return errs
 }
 
-// Class is a leak when the family holds memory, and the machine's when it may be another process's.
+// Class is a leak when the family holds memory, and a lack of capacity when it may be another process's.
 func (e *AccountError) Class() verdict.Class {
 	if e.Report.is(VerdictHeld) {
 		return verdict.ClassLeak
 	}
-	return verdict.ClassInfra
+	return verdict.ClassCapacity
 }
 
 // Returned waits until the family holds nothing on any device of the account: no more than each of its processes held at the

@@ -6,6 +6,8 @@ import (
 	"io"
 	"runtime"
 	"strings"
+
+	"github.com/enginetest/enginetest/verdict"
 )
 
 // Source is what gpuwait needs to know of a machine: three methods, so that a fake is three methods. Implementations are safe for concurrent
@@ -80,12 +82,12 @@ type Holder struct {
 
 var (
 	// ErrCannotMeasure is in every error that says that a number is not known.
-	ErrCannotMeasure = errors.New("cannot measure")
+	ErrCannotMeasure = verdict.With(verdict.ClassInfra, errors.New("cannot measure"))
 	// ErrLost is in the error of a device that has fallen off its bus or needs a reset. It is also an ErrCannotMeasure.
 	ErrLost = fmt.Errorf("%w: device lost", ErrCannotMeasure)
 	// ErrNoSource is in the error of Open on a machine without a GPU: neither /sys nor /dev shows one. It is also an
 	// ErrCannotMeasure.
-	ErrNoSource = fmt.Errorf("%w: no GPU found", ErrCannotMeasure)
+	ErrNoSource = verdict.With(verdict.ClassCapacity, fmt.Errorf("%w: no GPU found", ErrCannotMeasure))
 	// ErrNoDevice is in the error for a device that the source does not have.
 	ErrNoDevice = errors.New("no such device")
 )

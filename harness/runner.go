@@ -13,6 +13,7 @@ import (
 	"github.com/enginetest/enginetest/internal/repro"
 	"github.com/enginetest/enginetest/leakcheck"
 	"github.com/enginetest/enginetest/llm"
+	"github.com/enginetest/enginetest/verdict"
 )
 
 // TB is the part of testing.TB that a fixture uses.
@@ -47,6 +48,7 @@ func Start[E Engine](t TB, open func(context.Context) (E, error), opts ...Option
 	f, err := Open(r.ctx, open, append(own, opts...)...)
 	if err != nil {
 		r.cancel()
+		verdict.Record(t, verdict.Of(err)...)
 		t.Fatalf("%s: %v\nto reproduce: %s", r.pkg, err, r.repro)
 		panic("unreachable: Fatalf returned") // a fake TB
 	}
@@ -88,8 +90,10 @@ func (r *Runner) Stop() Report {
 // report fails the test with what is left.
 func (r *Runner) report(report Report) {
 	r.t.Helper()
+	verdict.Attach(r.t, verdict.KindTeardown, report)
 	if err := report.Err(); err != nil {
 		err.(*Error).Repro = r.repro //nolint:errorlint // Err makes it
+		verdict.Record(r.t, verdict.Of(err)...)
 		r.t.Errorf("%s: %v", r.pkg, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/enginetest/enginetest/leakcheck/internal/retain"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/verdict"
 )
 
 // GrowthReport is what Growth measured.
@@ -48,6 +49,7 @@ func Growth(t TB, rounds int, round func(i int), opts ...Option) {
 	t.Helper()
 	rep, err := MeasureGrowth(context.Background(), rounds, round, opts...)
 	if err != nil {
+		verdict.Record(t, verdict.Of(err)...)
 		t.Errorf("%v", err)
 	}
 	if a, ok := t.(interface{ ArtifactDir() string }); ok && rep != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/enginetest/enginetest/internal/popped"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/verdict"
 )
 
 // TB is the part of testing.TB that this package uses.
@@ -41,6 +42,7 @@ func Guard(t TB, opts ...Option) *Guarded {
 		leave()
 		popped.Clear(t)
 		if err := g.check(context.Background()); err != nil {
+			verdict.Record(t, verdict.Of(err)...)
 			t.Errorf("%v", err)
 		}
 		for _, p := range Unmatched(opts...) {

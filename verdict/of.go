@@ -47,6 +47,18 @@ func collect(err error) []Verdict {
 	return nil
 }
 
+// With returns err with a class.
+func With(class Class, err error) error { return &withClass{class, err} }
+
+type withClass struct {
+	class Class
+	err   error
+}
+
+func (e *withClass) Error() string { return e.err.Error() }
+func (e *withClass) Class() Class  { return e.class }
+func (e *withClass) Unwrap() error { return e.err }
+
 // JSON returns an error as a JSON object with its message and verdicts, null for nil. encoding/json by itself makes {} of most
 // errors.
 func JSON(err error) json.RawMessage {

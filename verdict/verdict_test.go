@@ -38,6 +38,7 @@ func TestOf(t *testing.T) {
 		"wrapped":      {fmt.Errorf("teardown: %w", found{[]Verdict{leak}}), []Verdict{leak}, ClassLeak},
 		"joined":       {errors.Join(classed{ClassInfra}, found{[]Verdict{leak}}), []Verdict{infra, leak}, ClassLeak},
 		"twice":        {errors.Join(found{[]Verdict{leak}}, found{[]Verdict{leak}}), []Verdict{leak}, ClassLeak},
+		"with a class": {fmt.Errorf("open: %w", With(ClassInfra, errors.New("device 3 is lost"))), []Verdict{infra}, ClassInfra},
 		"abstains":     {classed{}, nil, ""},
 		"unknown kind": {found{[]Verdict{{Class: "x", Signature: "s"}}}, []Verdict{{Class: "x", Signature: "s"}}, ""},
 	} {
