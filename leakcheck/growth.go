@@ -131,8 +131,8 @@ func (r *GrowthReport) trends(cfg config) {
 		switch m.name {
 		case heapMeasure:
 			objects := series(func(s Sample) int64 { return s.Objects })
-			more := slope(objects) >= 0.8 && orderConfidence(objects) >= suggestive
-			t.doubt = !more && (steadiness(y) < 0.9 || len(y) < 8) // one object that gets larger never falls
+			flat := slope(objects)+2*slopeError(objects) < 0.8
+			t.doubt = flat && (steadiness(y) < 0.9 || len(y) < 8) // one object that gets larger never falls
 		case offHeapMeasure:
 			if instrumented {
 				t.Unjudged = "the race detector (or a sanitizer) keeps books outside the Go heap on all memory that is touched, and these grow"

@@ -3,6 +3,7 @@ package leakcheck
 import (
 	"math"
 	"slices"
+	"sync"
 )
 
 // Trend is the growth of one measure.
@@ -85,6 +86,21 @@ func orderConfidence(y []float64) float64 {
 		sigma := math.Sqrt(float64(n*(n-1)*(2*n+5)) / 72)
 		return 0.5 * (1 + math.Erf((mean-float64(inversions)-0.5)/sigma/math.Sqrt2))
 	}
+	return max(0, 1-inversionShares(n)[inversions])
+}
+
+var shares struct {
+	sync.Mutex
+	upTo map[int][]float64
+}
+
+// inversionShares says for every k which share of the orders of n samples has at most k inversions.
+func inversionShares(n int) []float64 {
+	shares.Lock()
+	defer shares.Unlock()
+	if s := shares.upTo[n]; s != nil {
+		return s
+	}
 	share := []float64{1} // share[k] of the orders of m samples have k inversions
 	for m := 2; m <= n; m++ {
 		next := make([]float64, len(share)+m-1)
@@ -95,19 +111,37 @@ func orderConfidence(y []float64) float64 {
 		}
 		share = next
 	}
-	p := 0.0
-	for k := 0; k <= inversions && k < len(share); k++ {
-		p += share[k]
+	for k := 1; k < len(share); k++ {
+		share[k] += share[k-1]
 	}
-	return max(0, 1-p)
+	if shares.upTo == nil {
+		shares.upTo = map[int][]float64{}
+	}
+	shares.upTo[n] = share
+	return share
 }
 
 // lineConfidence is 1 − p of the one-sided t-test for the slope of the least-squares line.
 func lineConfidence(y []float64) float64 {
-	n := float64(len(y))
-	if n < 3 {
+	if len(y) < 3 {
 		return 0
 	}
+	rise, err := line(y)
+	switch {
+	case rise <= 0:
+		return 0
+	case err == 0:
+		return 1
+	}
+	return studentT(rise/err, len(y)-2)
+}
+
+// slopeError is the standard error of the slope of the least-squares line.
+func slopeError(y []float64) float64 { _, err := line(y); return err }
+
+// line fits one by least squares: its slope, and the standard error of that.
+func line(y []float64) (rise, err float64) {
+	n := float64(len(y))
 	var mean float64
 	for _, v := range y {
 		mean += v / n
@@ -118,10 +152,7 @@ func lineConfidence(y []float64) float64 {
 		sxx, sxy, syy = sxx+x*x, sxy+x*(v-mean), syy+(v-mean)*(v-mean)
 	}
 	rest := max(0, syy-sxy*sxy/sxx)
-	if sxy <= 0 {
-		return 0
-	}
-	return studentT(sxy/math.Sqrt(sxx)/math.Sqrt(max(rest, 1e-18*syy)/(n-2)), len(y)-2)
+	return sxy / sxx, math.Sqrt(rest / (n - 2) / sxx)
 }
 
 // studentT is Student's t distribution for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
