@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/enginetest/enginetest/engine/internal/wire"
@@ -23,7 +24,7 @@ type child struct {
 	eos      []int32
 	openedAt string
 	log      *slog.Logger
-	proc     *proc.Child
+	proc     *proc.Family
 	link     *wire.Conn
 	tail     *logTail
 
@@ -232,7 +233,7 @@ func (c *child) roundTrip(ctx context.Context, name string, body []byte) ([]byte
 		return nil, c.exitError(answer)
 	case <-time.After(grace):
 		return nil, fmt.Errorf("engine: core process %d%s has not answered %q for %s: %w%s",
-			c.proc.PID(), processState(c.proc.PID()), name, time.Since(began).Round(time.Millisecond), ctx.Err(), c.tail.quote())
+			c.proc.Leader(), processState(c.proc.Leader()), name, time.Since(began).Round(time.Millisecond), ctx.Err(), c.tail.quote())
 	}
 }
 
@@ -272,7 +273,7 @@ func (c *child) send(o *command) error {
 		return err
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		c.proc.Kill() // half a message is out: no more can follow
+		_ = c.proc.Signal(syscall.SIGKILL) // half a message is out: no more can follow
 	}
 	<-c.dead
 	return c.exitError(nil)
@@ -307,7 +308,7 @@ func (c *child) pids() []int {
 	if c.gone() {
 		return nil
 	}
-	return []int{c.proc.PID()}
+	return []int{c.proc.Leader()}
 }
 
 func (c *child) config() Config        { return c.cfg }
@@ -324,6 +325,6 @@ func (c *child) shutdownReport() ShutdownReport {
 func (c *child) reportDropped() {
 	if state := c.counters().State; state != Stopped {
 		c.log.Error("engine dropped without Shutdown: its core process lives until this one ends",
-			"model", c.cfg.Model, "state", state.String(), "pid", c.proc.PID(), "opened_at", c.openedAt)
+			"model", c.cfg.Model, "state", state.String(), "pid", c.proc.Leader(), "opened_at", c.openedAt)
 	}
 }

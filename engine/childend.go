@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/proc"
 )
 
 // The budgets of a child core's shutdown when the context leaves room for all of them; else they
@@ -31,7 +32,7 @@ func (c *child) waitProcess() {
 			select {
 			case <-c.proc.Done():
 			case <-time.After(twoWitnesses):
-				c.proc.Kill() // without a link it is of no use
+				_ = c.proc.Signal(syscall.SIGKILL) // without a link it is of no use
 			}
 		}
 		<-c.proc.Done()
@@ -44,7 +45,7 @@ func (c *child) waitProcess() {
 	}
 	c.tail.finish(lastWords)
 	c.mu.Lock()
-	c.ended = fmt.Sprintf("core process %d %s", c.proc.PID(), howEnded(c.proc.State()))
+	c.ended = fmt.Sprintf("core process %d %s", c.proc.Leader(), c.howEnded())
 	surprise := !c.expected && c.cause == nil
 	if surprise {
 		c.cause = fmt.Errorf("%s%s", c.ended, c.tail.quote())
@@ -75,16 +76,15 @@ func (c *child) stopping() bool {
 	return c.state == ShuttingDown
 }
 
-// howEnded puts the end of a process into words.
-func howEnded(state *os.ProcessState) string {
-	status, ok := state.Sys().(syscall.WaitStatus)
-	switch {
-	case ok && status.Signaled() && status.Signal() == syscall.SIGKILL:
-		return "was killed by SIGKILL (by somebody, or by the kernel's OOM killer: dmesg knows)"
-	case ok && status.Signaled():
-		return fmt.Sprintf("was killed by signal %d (%s)", status.Signal(), status.Signal())
-	}
-	return fmt.Sprintf("exited with code %d", state.ExitCode())
+// howEnded puts the end of the process into words.
+func (c *child) howEnded() string {
+	e, _ := c.proc.Exit()
+	return e.String()
+}
+
+func (c *child) succeeded() bool {
+	e, ok := c.proc.Exit()
+	return ok && e == proc.Exit{At: e.At}
 }
 
 // giveUp ends a core whose Open failed; it may end by itself in the grace.
@@ -95,7 +95,7 @@ func (c *child) giveUp(grace time.Duration) error {
 	c.mu.Unlock()
 	_ = c.link.Close()
 	if !within(c.dead, grace) {
-		c.proc.Kill()
+		_ = c.proc.Signal(syscall.SIGKILL)
 		<-c.dead
 	}
 	return c.sweep()
@@ -137,7 +137,7 @@ func (c *child) shutdown(ctx context.Context) error {
 	if within(c.stopped, reapBudget) { // the core is being killed
 		return c.result
 	}
-	return &ShutdownTimeoutError{Phase: fmt.Sprintf("the end of core process %d", c.proc.PID()), Running: reapBudget, Cause: ctx.Err()}
+	return &ShutdownTimeoutError{Phase: fmt.Sprintf("the end of core process %d", c.proc.Leader()), Running: reapBudget, Cause: ctx.Err()}
 }
 
 // end ends the core by the gentlest means that works, within the context.
@@ -207,8 +207,8 @@ func (c *child) endGently(ctx context.Context, budget func(time.Duration) time.D
 		c.phase("exit", began, "it did not")
 		return err
 	}
-	c.phase("exit", began, howEnded(c.proc.State()))
-	if !c.proc.State().Success() {
+	c.phase("exit", began, c.howEnded())
+	if !c.succeeded() {
 		err = errors.Join(err, fmt.Errorf("engine: shutdown: %s%s", c.ended, c.tail.quote()))
 	}
 	return err
@@ -223,16 +223,16 @@ func (c *child) endByForce(ctx context.Context, grace time.Duration) error {
 	_ = c.proc.Signal(syscall.SIGTERM)
 	how, over := "SIGTERM", waitFor(ctx, c.dead, grace)
 	if over {
-		c.phase(how, began, howEnded(c.proc.State()))
+		c.phase(how, began, c.howEnded())
 	} else {
 		c.phase(how, began, "no reaction")
 		began = time.Now()
 		how = "SIGKILL"
-		c.proc.Kill()
+		_ = c.proc.Signal(syscall.SIGKILL)
 		<-c.dead
-		c.phase(how, began, howEnded(c.proc.State()))
+		c.phase(how, began, c.howEnded())
 	}
-	if c.proc.State().Success() {
+	if c.succeeded() {
 		return nil // it was about to end by itself
 	}
 	return fmt.Errorf("%w: %s ended it, because it did not shut down by itself:\n%s%s", ErrKilled, how,
@@ -261,8 +261,10 @@ func (c *child) phase(name string, began time.Time, detail string) {
 func (c *child) sweep() error {
 	_ = c.link.Close()
 	var errs []error
-	for _, p := range c.proc.Sweep(lastWords) {
-		errs = append(errs, fmt.Errorf("engine: the core left %v behind, killed now", p))
+	for _, o := range c.proc.Stop(context.Background(), proc.StopOptions{Settle: lastWords}).Orphans {
+		if o.Fate != proc.FateEnded {
+			errs = append(errs, fmt.Errorf("engine: the core left %v behind, %s now", o.Process, o.Fate))
+		}
 	}
 	return errors.Join(errs...)
 }

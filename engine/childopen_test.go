@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -81,12 +82,9 @@ func TestSilentChildNamesTheOption(t *testing.T) {
 	go func() {
 		defer close(done)
 		assert.Eventually(t, func() bool {
-			for _, pid := range children() {
-				// Before its exec it is a copy of this process that os/exec waits for.
-				if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(name), "engine core") {
-					_ = syscall.Kill(pid, syscall.SIGSTOP)
-					return true
-				}
+			if pid := corePID(); pid != 0 {
+				_ = syscall.Kill(pid, syscall.SIGSTOP)
+				return true
 			}
 			return false
 		}, 5*time.Second, time.Millisecond)
@@ -118,11 +116,25 @@ func TestChildHangingOpenShowsWhere(t *testing.T) {
 	assert.Empty(t, children())
 }
 
-// children are this process's, from /proc.
-func children() (pids []int) {
-	tasks, _ := os.ReadDir("/proc/self/task")
+// corePID is the one core of this process; 0 when there is none yet. Before its exec it is a copy of its supervisor.
+func corePID() int {
+	for _, supervisor := range children() {
+		for _, pid := range childrenOf(strconv.Itoa(supervisor)) {
+			if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(name), "engine core") {
+				return pid
+			}
+		}
+	}
+	return 0
+}
+
+// children are this process's, from /proc: the supervisors of its cores.
+func children() []int { return childrenOf("self") }
+
+func childrenOf(process string) (pids []int) {
+	tasks, _ := os.ReadDir("/proc/" + process + "/task")
 	for _, task := range tasks {
-		list, _ := os.ReadFile("/proc/self/task/" + task.Name() + "/children")
+		list, _ := os.ReadFile("/proc/" + process + "/task/" + task.Name() + "/children")
 		for _, f := range strings.Fields(string(list)) {
 			var pid int
 			_, _ = fmt.Sscan(f, &pid)

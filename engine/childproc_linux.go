@@ -15,8 +15,7 @@ import (
 const envCore = "ENGINETEST_CORE"
 
 // A core serves from here and does not return: before main, before any test, before the init of any
-// package that imports this one. Package proc, whose init came before, has tied its life to its
-// parent's already.
+// package that imports this one.
 func init() {
 	env, ok := syscall.Getenv(envCore) // not os.Getenv: it would become an input of the test cache
 	if !ok {
@@ -25,8 +24,8 @@ func init() {
 	_ = os.Unsetenv(envCore) // not for the children of this process
 	var fd int
 	var inode uint64
-	if n, _ := fmt.Sscanf(env, "%d:%d", &fd, &inode); n != 2 || inode == 0 || !proc.IsChild() || proc.Inode(fd) != inode {
-		return // inherited from somebody whom it concerned
+	if n, _ := fmt.Sscanf(env, "%d:%d", &fd, &inode); n != 2 || inode == 0 || proc.Inode(fd) != inode {
+		return // inherited from the process that it was for
 	}
 	file := os.NewFile(uintptr(fd), "link")
 	link, err := wire.FromFile(file)
@@ -39,7 +38,7 @@ func init() {
 }
 
 // spawn starts a core: its process, its link, and the end of a pipe that its log comes out of.
-func spawn(model string) (_ *proc.Child, _ *wire.Conn, log *os.File, err error) {
+func spawn(model string) (_ *proc.Family, _ *wire.Conn, log *os.File, err error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, nil, nil, err
@@ -59,7 +58,7 @@ func spawn(model string) (_ *proc.Child, _ *wire.Conn, log *os.File, err error) 
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.Env = append(coreEnv(os.Environ()), fmt.Sprintf("%s=3:%d", envCore, proc.Inode(int(theirs.Fd()))))
-	p, err := proc.StartChild(cmd)
+	p, err := proc.Start(cmd)
 	if err != nil {
 		return nil, nil, nil, closing(err, link, log)
 	}

@@ -11,6 +11,6 @@ import (
 )
 
 // spawn is not reached: Config.Core ChildProcess is refused on this system.
-func spawn(string) (*proc.Child, *wire.Conn, *os.File, error) {
+func spawn(string) (*proc.Family, *wire.Conn, *os.File, error) {
 	return nil, nil, nil, errors.ErrUnsupported
 }

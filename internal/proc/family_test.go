@@ -7,14 +7,18 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 const hang = time.Minute // an event that takes longer never comes
@@ -192,4 +196,106 @@ func TestOOMRise(t *testing.T) {
 	require.Equal(t, "the oom_kill counter of this cgroup rose from 3 to 4", oomRise(map[string]int{"of this cgroup": 3, "of this machine": 7}, map[string]int{"of this cgroup": 4, "of this machine": 8}))
 	require.Equal(t, "the oom_kill counter of this machine rose from 7 to 8", oomRise(map[string]int{"of this machine": 7}, map[string]int{"of this machine": 8}))
 	require.Empty(t, oomRise(map[string]int{"of this cgroup": 3}, map[string]int{"of this cgroup": 3}))
+}
+
+// The family lives on when the thread that started it ends.
+func TestFamilyOutlivesItsThread(t *testing.T) {
+	tids := make(chan int, 1)
+	families := make(chan *Family, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		tids <- unix.Gettid()
+		f, err := Start(exec.Command("sleep", "61"))
+		if err != nil {
+			t.Error(err)
+		}
+		families <- f
+	}()
+	f := <-families
+	require.NotNil(t, f)
+	defer f.Stop(context.Background(), StopOptions{})
+	tid := <-tids
+	require.Eventually(t, func() bool {
+		_, err := os.Stat("/proc/self/task/" + strconv.Itoa(tid))
+		return tid == os.Getpid() || err != nil
+	}, hang, time.Millisecond)
+	list, err := f.Processes()
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	_, ended := f.Exit()
+	require.False(t, ended)
+}
+
+// Signals that are meant for the family don't end its supervisor.
+func TestSupervisorKeepsOn(t *testing.T) {
+	f := startFamily(t, exec.Command("sleep", "61"))
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		require.NoError(t, syscall.Kill(f.guard.process.Pid, sig))
+	}
+	require.NoError(t, f.Signal(syscall.SIGTERM))
+	within(t, f.Done(), "the leader's exit")
+	e, _ := f.Exit()
+	require.Equal(t, "was killed by SIGTERM", e.String(), "the leader ignores none of them")
+	require.False(t, f.Stop(t.Context(), StopOptions{}).Lost)
+}
+
+// Under nohup the leader ignores SIGHUP, as it does with os/exec.
+func TestFamilyUnderNohup(t *testing.T) {
+	for _, row := range []struct{ trap, want string }{{"trap '' HUP;", "survived"}, {"", "hung up"}} {
+		if row.trap == "" && signal.Ignored(syscall.SIGHUP) {
+			continue // this test runs under nohup itself
+		}
+		cmd := exec.Command("sh", "-c", row.trap+` exec "$0"`, os.Args[0])
+		out := filepath.Join(t.TempDir(), "out")
+		cmd.Env = append(os.Environ(), envHost+"=kill -HUP $$; echo survived >"+out, "PROC_TEST_TOKEN=1")
+		require.NoError(t, cmd.Run())
+		b, _ := os.ReadFile(out)
+		if string(b) == "" {
+			b = []byte("hung up\n")
+		}
+		require.Equal(t, row.want+"\n", string(b))
+	}
+}
+
+// A stop goes by the book: signal, grace, SIGKILL; each step is in the report with its time.
+func TestStopReport(t *testing.T) {
+	f := startFamily(t, sh(`trap '' TERM; (setsid sleep 62 &); echo ready; sleep 61; sleep 63`))
+	eventually(t, f, "sleep 61")
+	eventually(t, f, "sleep 62")
+	r := f.Stop(t.Context(), StopOptions{Grace: 20 * time.Millisecond, Settle: 10 * time.Millisecond})
+	require.Equal(t, syscall.SIGTERM, r.Signal)
+	require.GreaterOrEqual(t, r.Grace, 20*time.Millisecond)
+	require.True(t, r.Killed)
+	require.Equal(t, syscall.SIGKILL, r.Exit.Signal)
+	require.Empty(t, r.Exit.OOM, "this process sent it")
+	require.GreaterOrEqual(t, r.Settle, 10*time.Millisecond)
+	require.Len(t, r.Orphans, 2)
+	for _, o := range r.Orphans {
+		require.Equal(t, FateKilled, o.Fate)
+	}
+	require.Regexp(t, `(?s)^SIGTERM: waited .*\nSIGKILL: waited .*\nthe leader was killed by SIGKILL\nprocess \d+ \(sleep 6\d\), .*outlived it: killed\n.*orphans: waited `, r.String())
+	require.Equal(t, r, f.Stop(t.Context(), StopOptions{}), "a second call")
+}
+
+// A wrapper script does not hand on the signal that ends it; Forward does.
+func TestStopForwards(t *testing.T) {
+	f := startFamily(t, sh(`sh -c 'trap "exit 0" TERM; while :; do sleep 0.01; done' sh; true`))
+	require.Eventually(t, func() bool { list, _ := f.Processes(); return len(list) == 3 }, hang, time.Millisecond)
+	r := f.Stop(t.Context(), StopOptions{Grace: hang, Forward: true})
+	require.NotEmpty(t, r.Orphans)
+	for _, o := range r.Orphans {
+		require.Contains(t, []Fate{FateSignaled, FateEnded}, o.Fate, "%v", o)
+	}
+	require.Equal(t, syscall.SIGTERM, r.Exit.Signal)
+}
+
+// A context that ends shortens the graces.
+func TestStopFollowsItsContext(t *testing.T) {
+	f := startFamily(t, sh(`trap '' TERM; while :; do sleep 61; done`))
+	eventually(t, f, "sleep 61")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := f.Stop(ctx, StopOptions{Grace: time.Hour, Settle: time.Hour})
+	require.True(t, r.Killed)
+	require.Less(t, r.Grace, time.Hour)
 }

@@ -76,8 +76,8 @@ func supervise(parent int) {
 		return
 	}
 	s.leader = pid
-	s.tell(msgStarted, uint32(pid))
 	signal.Ignore(terminal...) // only now: the leader would inherit it
+	s.tell(msgStarted, uint32(pid))
 	go s.watch(parent)
 	go s.serve()
 	s.reap()

@@ -2,6 +2,7 @@ package proc
 
 import (
 	"os"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -113,4 +114,25 @@ func (f *Family) members() []member {
 		}
 	}
 	return found
+}
+
+func alive(pid int) bool {
+	st, ok := procfs.StatOf(pid)
+	return ok && !st.Dead()
+}
+
+func allPIDs() []int {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
