@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,19 @@ func plant[T any](f func(track func(any)) T, patience time.Duration) (refs []*le
 }
 
 // verdict is one row of the confusion matrix.
-type verdict struct{ planted, found, named, clean, alarms int }
+type verdict struct {
+	planted, found, named, clean, alarms int
+	took                                 []time.Duration // of each check that found something, with its explanation
+}
+
+// median is the middle of the times.
+func (v *verdict) median() time.Duration {
+	if len(v.took) == 0 {
+		return 0
+	}
+	slices.Sort(v.took)
+	return v.took[len(v.took)/2].Round(100 * time.Microsecond)
+}
 
 // TestCorpus plants every leak and every look-alike, and prints the confusion matrix:
 //
@@ -47,7 +60,9 @@ func TestCorpus(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			v := row(c.Kind)
 			refs, undo := plant(c.Plant, 0)
+			start := time.Now()
 			err := leakcheck.Released(ctx, refs...)
+			v.took = append(v.took, time.Since(start))
 			v.planted++
 			if le, ok := errors.AsType[*leakcheck.Error](err); !ok {
 				t.Errorf("not found: %v", err)
@@ -93,19 +108,25 @@ func TestCorpus(t *testing.T) {
 	}
 	var sum verdict
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n%-14s %8s %8s %14s %11s %13s\n", "kind", "planted", "found", "culprit named", "clean runs", "false alarms")
+	fmt.Fprintf(&b, "\n%-18s %8s %8s %14s %9s %11s %13s\n", "kind", "planted", "found", "culprit named", "median", "clean runs", "false alarms")
 	for _, k := range kinds {
 		v := matrix[k]
-		fmt.Fprintf(&b, "%-14s %8d %8d %14d %11d %13d\n", k, v.planted, v.found, v.named, v.clean, v.alarms)
-		sum = verdict{sum.planted + v.planted, sum.found + v.found, sum.named + v.named, sum.clean + v.clean, sum.alarms + v.alarms}
+		v.print(&b, k)
+		sum = verdict{
+			sum.planted + v.planted, sum.found + v.found, sum.named + v.named, sum.clean + v.clean, sum.alarms + v.alarms, append(sum.took, v.took...),
+		}
 	}
-	fmt.Fprintf(&b, "%-14s %8d %8d %14d %11d %13d\n", "all", sum.planted, sum.found, sum.named, sum.clean, sum.alarms)
+	sum.print(&b, "all")
 	t.Log(b.String())
 	assert.GreaterOrEqual(t, sum.planted, 40)
 	assert.GreaterOrEqual(t, len(corpus.Cleans()), 40)
 	assert.Equal(t, sum.planted, sum.found, "recall")
 	assert.GreaterOrEqual(t, float64(sum.named), 0.95*float64(sum.planted), "culprits named")
 	assert.Zero(t, sum.alarms, "false alarms")
+}
+
+func (v *verdict) print(b *strings.Builder, kind string) {
+	fmt.Fprintf(b, "%-18s %8d %8d %14d %9s %11d %13d\n", kind, v.planted, v.found, v.named, v.median(), v.clean, v.alarms)
 }
 
 // twin checks refs again, with patience: what was undone may still be on its way out.
