@@ -14,6 +14,7 @@ import (
 	"unsafe"
 	"weak"
 
+	"github.com/enginetest/enginetest/leakcheck/internal/retain"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -145,7 +146,8 @@ func Released(ctx context.Context, refs ...*Ref) error {
 		cfg.noPaths = cfg.noPaths || r.cfg.noPaths
 	}
 	start := time.Now()
-	left, gcs := collect(ctx, watched, cfg.patience)
+	left, gcs, stop := collect(ctx, watched, cfg)
+	defer stop()
 	if cfg.noPaths {
 		left = blamed(left)
 	}
@@ -156,8 +158,12 @@ func Released(ctx context.Context, refs ...*Ref) error {
 }
 
 // collect runs the garbage collector until all refs are gone, or three cycles in a row brought nothing and the patience is spent.
-func collect(ctx context.Context, refs []*Ref, patience time.Duration) (left []*Ref, gcs int) {
-	start, wait := time.Now(), time.Millisecond
+//
+// When an eighth of the patience is spent, it starts to prepare the explanation; stop ends that.
+func collect(ctx context.Context, refs []*Ref, cfg config) (left []*Ref, gcs int, stop func()) {
+	start, wait, patience := time.Now(), time.Millisecond, cfg.patience
+	stop = func() {}
+	preparing := cfg.noPaths
 	left = unfreed(slices.Clone(refs))
 	for idle := 0; len(left) > 0; {
 		runtime.GC()
@@ -176,13 +182,16 @@ func collect(ctx context.Context, refs []*Ref, patience time.Duration) (left []*
 		if spent := time.Since(start) >= patience || ctx.Err() != nil; idle >= 3 && spent || idle >= 50 {
 			break
 		}
+		if !preparing && idle >= 3 && time.Since(start) >= patience/8 {
+			preparing, stop = true, retain.Prepare()
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(min(wait, max(0, patience-time.Since(start)))):
 		}
 		wait = min(2*wait, 200*time.Millisecond)
 	}
-	return left, gcs
+	return left, gcs, stop
 }
 
 // dropStopped makes each of Go's processors drop its stopped timers. One that was stopped stays with its function on the processor that it was set on, until that

@@ -63,6 +63,9 @@ type explainer struct {
 
 var one sync.Mutex // dumps stop the world and fill the disk: one at a time
 
+// Prepare starts to make names ready, while a check that will probably fail still waits; stop ends that.
+func Prepare() (stop func()) { return symbols.Prepare() }
+
 // Explain finds the paths. An error says why there are none at all; a Path has an error of its own.
 func Explain(targets []Target, o Options) (paths []Path, err error) {
 	err = withDump(o, func(x *explainer) { paths = x.explain(targets) })

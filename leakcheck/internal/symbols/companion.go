@@ -24,7 +24,7 @@ var startDir, _ = os.Getwd()
 
 // companion links this program again, with symbols: go test leaves them out. The flags are those that the go command recorded in the program.
 // The result is only used when its layout is proven to be the same.
-func companion(self string) (path string, err error) {
+func companion(ctx context.Context, self string) (path string, err error) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "", errors.New("the program has no build information")
@@ -63,10 +63,10 @@ func companion(self string) (path string, err error) {
 		}
 	}
 	link := func(dir string, more ...string) error {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, goTool, slices.Concat(args, more)...)
-		cmd.Dir, cmd.Env = dir, env
+		cmd.Dir, cmd.Env, cmd.WaitDelay = dir, env, time.Second
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(out[:min(len(out), 300)]))
 		}

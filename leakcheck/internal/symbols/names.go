@@ -38,7 +38,10 @@ type Names struct {
 }
 
 // Load finds the best source of names, once per process: relinking takes 0.3 to 1 s.
-var Load = sync.OnceValue(func() *Names { return load(Sources{}) })
+var Load = sync.OnceValue(func() *Names {
+	defer loaded.Store(true)
+	return load(Sources{})
+})
 
 // Sources leaves sources of names out, for tests.
 type Sources struct{ NoOwn, NoCompanion bool }
@@ -64,7 +67,7 @@ func load(s Sources) *Names {
 		errs = append(errs, errors.New("this binary is stripped"))
 	}
 	if !s.NoCompanion {
-		path, err := companion(self)
+		path, err := prepared.take(self)
 		if err == nil {
 			defer os.RemoveAll(filepath.Dir(path))
 			if err = n.open(path, "companion "); err == nil {
@@ -122,6 +125,16 @@ func (n *Names) open(path, prefix string) error {
 		return 0
 	})
 	return nil
+}
+
+// stripped reports whether a program has no symbols.
+func stripped(path string) bool {
+	f, err := elf.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return f.Section(".symtab") == nil && f.Section(".debug_info") == nil
 }
 
 // Types reports whether the names come with types: then every variable is known.
