@@ -27,7 +27,7 @@ func (r *Runner) TryGenerate(reqs ...llm.Request) (outs []llm.Output, err error)
 	if e == nil {
 		return nil, r.stopped()
 	}
-	r.fixture.scope.Do(func() { outs, err = e.Generate(r.ctx, reqs...) })
+	outs, err = call(r, e, func(ctx context.Context) ([]llm.Output, error) { return e.Generate(ctx, reqs...) })
 	switch bare := slices.IndexFunc(outs, func(o llm.Output) bool { return len(o.Completions) == 0 }); {
 	case err != nil:
 	case len(outs) != len(reqs):
@@ -146,10 +146,9 @@ func (r *Runner) Wake(tags ...string) {
 }
 
 // must calls the engine under the fixture's labels; an error fails the test.
-func must[T any](r *Runner, verb string, call func(context.Context) (T, error)) (v T) {
+func must[T any](r *Runner, verb string, method func(context.Context) (T, error)) T {
 	r.t.Helper()
-	var err error
-	r.fixture.scope.Do(func() { v, err = call(r.ctx) })
+	v, err := call(r, r.fixture.Engine(), method)
 	if err != nil {
 		r.t.Fatalf("%s: %s: %v", r.pkg, verb, err)
 	}

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -36,6 +37,7 @@ type Runner struct {
 	fixture *Fixture
 	pkg     string // that messages name
 	repro   string
+	until   time.Time // when verbs must have ended; zero: never
 	streams *sync.Map // of *pulled: those that run
 }
 
@@ -70,6 +72,9 @@ func Start[E Engine](t TB, open func(context.Context) (E, error), opts ...Option
 func newRunner(t TB, opts []Option) *Runner {
 	r := &Runner{t: t, pkg: packageName(opts), repro: reproduce(t.Name()), streams: new(sync.Map)}
 	r.ctx, r.cancel = context.WithCancel(context.Background()) // t.Context() is cancelled before cleanups run
+	if left, ok := timeLeft(t); ok {
+		r.until = time.Now().Add(left - min(left/2, verbReserve))
+	}
 	return r
 }
 
@@ -118,23 +123,73 @@ func (r *Runner) stopped() error {
 	return fmt.Errorf("%s has been stopped by Stop, or its test is over: %w", r.fixture.opts.name, llm.ErrStopped)
 }
 
+// verbReserve is what verbs leave of the test's time, at most, to the teardown.
+const verbReserve = 30 * time.Second
+
+// timeLeft is how long a test has before its own deadline, without what it needs for its own end: a
+// tenth, at most five seconds. ok is false when it has no deadline.
+func timeLeft(t TB) (left time.Duration, ok bool) {
+	d, ok := t.(interface{ Deadline() (time.Time, bool) })
+	if !ok {
+		return 0, false
+	}
+	defer func() {
+		if recover() != nil { // in a bubble of testing/synctest, where real time means nothing, Deadline panics
+			left, ok = 0, false
+		}
+	}()
+	end, ok := d.Deadline()
+	left = time.Until(end)
+	return left - min(left/10, 5*time.Second), ok
+}
+
 // untilDeadline keeps start and teardown within the time that the test has left, so that their own
-// messages come first: a tenth of what is left, at most five seconds, is kept for the test's own
-// end.
+// messages come first.
 func untilDeadline(t TB) Option {
 	return func(o *options) {
-		d, ok := t.(interface{ Deadline() (time.Time, bool) })
-		if !ok {
-			return
-		}
-		defer func() { _ = recover() }() // in a bubble of testing/synctest, where real time means nothing, Deadline panics
-		if end, ok := d.Deadline(); ok {
-			left := time.Until(end)
-			left -= min(left/10, 5*time.Second)
+		if left, ok := timeLeft(t); ok {
 			o.start, o.teardown = min(o.start, left), min(o.teardown, left/2)
 			o.end = time.Now().Add(left)
 		}
 	}
+}
+
+// errDeadline is the cause of a verb that ended so that the test can still be torn down.
+var errDeadline = errors.New("the test's own deadline is near (go test -timeout)")
+
+// working returns the context of a verb.
+func (r *Runner) working() (context.Context, context.CancelFunc) {
+	if r.until.IsZero() {
+		return context.WithCancel(r.ctx)
+	}
+	return context.WithDeadlineCause(r.ctx, r.until, errDeadline)
+}
+
+// call calls the engine under the fixture's labels, and leaves it behind when it goes on after the
+// time that the test has for it. The error then says where the engine waits.
+func call[T any](r *Runner, e any, f func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := r.working()
+	defer cancel()
+	type result struct {
+		v   T
+		err error
+	}
+	ended := make(chan result, 1)
+	stuck := within(ctx, func() {
+		r.fixture.scope.Do(func() {
+			v, err := f(ctx)
+			ended <- result{v, err}
+		})
+	})
+	if stuck != nil {
+		var none T
+		return none, stuck.of(ctx, e)
+	}
+	got := <-ended
+	if cause := context.Cause(ctx); got.err != nil && errors.Is(cause, errDeadline) && !errors.Is(got.err, cause) {
+		got.err = fmt.Errorf("%w (%w)", got.err, cause)
+	}
+	return got.v, got.err
 }
 
 // logTo lets long waits say so in the test's log.

@@ -51,6 +51,9 @@ func (e *toy) Generate(_ context.Context, reqs ...llm.Request) ([]llm.Output, er
 		if r.Prompt == "" {
 			return nil, errors.New("toy: empty prompt")
 		}
+		if r.Prompt == "panic now" {
+			panic("toy: as told")
+		}
 		outs[i] = llm.Output{Prompt: r.Prompt, Completions: []llm.Completion{{Text: r.Prompt}}}
 		if r.Prompt == "say nothing" {
 			outs[i].Completions = nil

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"context"
 	"iter"
 	"runtime"
 	"sync"
@@ -34,16 +35,21 @@ func (r *Runner) Stream(req llm.Request) iter.Seq[llm.Delta] {
 type pulled struct {
 	r *Runner
 
-	mu   sync.Mutex
-	pull func() (llm.Delta, error, bool) // nil: ended
-	stop func()
+	mu     sync.Mutex
+	ctx    context.Context
+	cancel context.CancelFunc
+	engine any
+	pull   func() (llm.Delta, error, bool) // nil: ended
+	stop   func()
 }
 
 func (r *Runner) pull(req llm.Request) *pulled {
 	r.t.Helper()
 	p := &pulled{r: r}
 	s := capability[Streamer](r, "stream")
-	r.fixture.scope.Do(func() { p.pull, p.stop = pull2(s.Stream(r.ctx, req)) })
+	p.engine = s
+	p.ctx, p.cancel = r.working()
+	r.fixture.scope.Do(func() { p.pull, p.stop = pull2(s.Stream(p.ctx, req)) })
 	r.streams.Store(p, nil)
 	return p
 }
@@ -54,8 +60,25 @@ func (p *pulled) next() (d llm.Delta, err error, ok bool) {
 	if p.pull == nil {
 		return d, p.r.stopped(), false
 	}
-	p.r.fixture.scope.Do(func() { d, err, ok = p.pull() })
-	return d, err, ok
+	type item struct {
+		d   llm.Delta
+		err error
+		ok  bool
+	}
+	got := make(chan item, 1)
+	pull := p.pull
+	stuck := within(p.ctx, func() {
+		p.r.fixture.scope.Do(func() {
+			d, err, ok := pull()
+			got <- item{d, err, ok}
+		})
+	})
+	if stuck != nil {
+		p.pull, p.stop = nil, func() {} // the engine is at work on it
+		return d, stuck.of(p.ctx, p.engine), false
+	}
+	i := <-got
+	return i.d, i.err, i.ok
 }
 
 // end ends the stream and forgets it: its functions reach the engine.
@@ -69,7 +92,8 @@ func (p *pulled) endLocked() {
 	if p.pull != nil {
 		p.r.fixture.scope.Do(p.stop)
 	}
-	p.pull, p.stop = nil, nil
+	p.pull, p.stop, p.engine = nil, nil, nil
+	p.cancel()
 	p.r.streams.Delete(p)
 }
 

@@ -90,19 +90,19 @@ func (h *handle) shutdown(ctx context.Context) (string, error) {
 	if h.engine == nil {
 		return "", skipped("no engine was started")
 	}
-	done := make(chan error, 1)
-	go func(e Engine) {
+	e, ended := h.engine, make(chan error, 1)
+	stuck := within(ctx, func() {
 		var err error
-		defer func() { done <- err }()
+		defer func() { ended <- err }() // also when Shutdown ends its goroutine
 		defer recovered("Shutdown", &err)
 		err = e.Shutdown(ctx)
-	}(h.engine)
+	})
 	var errs []error
-	select {
-	case err := <-done:
-		errs = append(errs, err)
-	case <-time.After(time.Until(deadline(ctx)) + time.Second):
-		errs = append(errs, fmt.Errorf("%T.Shutdown has not returned 1s after its context ended; %s.TeardownTimeout sets the budget", h.engine, h.pkg))
+	if stuck == nil {
+		errs = append(errs, <-ended)
+	} else {
+		errs = append(errs, fmt.Errorf("%T.Shutdown has not returned %s after its context ended: %v; %s.TeardownTimeout sets the budget\n%s",
+			e, hangGrace, stuck, h.pkg, stuck.stack))
 	}
 	if f, ok := h.engine.(FaultReporter); ok {
 		errs = append(errs, unfired(f.Faults()))

@@ -1,0 +1,108 @@
+package harness_test
+
+import (
+	"context"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/enginetest/enginetest/harness"
+	"github.com/enginetest/enginetest/internal/faketb"
+	"github.com/enginetest/enginetest/llm"
+)
+
+// stuck is an engine whose methods ignore their contexts until mu and free let them. It is a value: there is no reference to explain.
+type stuck struct {
+	mu   *sync.Mutex
+	free chan struct{}
+}
+
+func newStuck() stuck { return stuck{new(sync.Mutex), make(chan struct{})} }
+
+func (s stuck) Generate(ctx context.Context, _ ...llm.Request) ([]llm.Output, error) {
+	<-s.free
+	return nil, ctx.Err()
+}
+
+func (s stuck) Shutdown(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return nil
+}
+
+// ending is a test whose deadline is near.
+type ending struct {
+	*faketb.T
+	end time.Time
+}
+
+func (e ending) Deadline() (time.Time, bool) { return e.end, true }
+
+func TestAShutdownThatHangsIsNamed(t *testing.T) {
+	s := newStuck()
+	s.mu.Lock()
+	failures := faketb.Run(func(ft *faketb.T) {
+		harness.Start(ft, func(context.Context) (stuck, error) { return s, nil }, quick...)
+	})
+	s.mu.Unlock()
+	require.Len(t, failures, 1)
+	assert.Contains(t, failures[0], "harness_test.stuck.Shutdown has not returned 1s after its context ended: "+
+		"it waits for sync.(*Mutex).Lock in harness_test.stuck.Shutdown harness/hang_test.go:")
+	assert.Contains(t, failures[0], "harness.TeardownTimeout sets the budget")
+	assert.Contains(t, failures[0], "created by github.com/enginetest/enginetest/harness.within", "and the whole stack")
+}
+
+// A verb that hangs ends with its message and a teardown before the test's own deadline.
+func TestAVerbThatHangsEndsBeforeTheTest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for seconds")
+	}
+	s := newStuck()
+	failures := faketb.Run(func(ft *faketb.T) {
+		r := harness.Start(ending{ft, time.Now().Add(1500 * time.Millisecond)},
+			func(context.Context) (stuck, error) { return s, nil }, noGPU...)
+		r.GenerateGreedy("x", 1)
+	})
+	close(s.free)
+	require.Len(t, failures, 2)
+	assert.Contains(t, failures[0], "generate: harness_test.stuck has not returned 1s after its context ended "+
+		"(the test's own deadline is near (go test -timeout)): it is in harness_test.stuck.Generate harness/hang_test.go:")
+	assert.Contains(t, failures[1], "TestPlanted is not gone", "the teardown says what the engine does meanwhile")
+	assert.Contains(t, failures[1], "harness_test.stuck.Generate")
+}
+
+// With a real deadline, the next test of the binary still runs.
+func TestAHangEndsOneTest(t *testing.T) {
+	if os.Getenv("ENGINETEST_LONG") == "" {
+		t.Skip("ENGINETEST_LONG=1 runs it: it waits for a deadline of a minute")
+	}
+	out, err := rerun(t, "^TestChildHang", "-test.timeout=60s")
+	require.Error(t, err)
+	assert.Contains(t, out, "--- FAIL: TestChildHang ")
+	assert.Contains(t, out, "--- PASS: TestChildHangNext ")
+	assert.NotContains(t, out, "test timed out")
+}
+
+func TestChildHang(t *testing.T) {
+	onlyInChild(t)
+	harness.Start(t, func(context.Context) (stuck, error) { return newStuck(), nil }, noGPU...).GenerateGreedy("x", 1)
+}
+
+func TestChildHangNext(t *testing.T) { onlyInChild(t) }
+
+// What an engine does in a verb happens in a goroutine of its own: a panic reaches the test with the stack of where it was.
+func TestAPanicOfTheEngineReachesTheTest(t *testing.T) {
+	faketb.Run(func(ft *faketb.T) {
+		r := harness.Start(ft, openToy, noGPU...)
+		defer func() {
+			p, ok := recover().(*harness.Panic)
+			require.True(t, ok)
+			assert.Contains(t, p.Error(), "harness_test.(*toy).Generate")
+		}()
+		r.GenerateGreedy("panic now", 1)
+	})
+}
