@@ -16,6 +16,8 @@ type Policy struct {
 	AllowSkip []*regexp.Regexp
 	// MaxSkips is how many tests may be skipped for any reason; negative or nil is any number.
 	MaxSkips *int
+	// Part says that the report is one shard, judged by itself: the others are not missed.
+	Part bool
 	// Exit is the exit code of the test command: one that no failure explains fails the run.
 	Exit int
 	// Now decides which quarantine entries have expired; the zero time is the present.
@@ -54,7 +56,7 @@ func (r *Report) Judge(p Policy) {
 	if p.Exit != 0 && r.Counts.Failed == 0 && r.Counts.Retried == 0 {
 		r.lower(ResultFail, fmt.Sprintf("the test command exited with %d and no test failed", p.Exit))
 	}
-	if lost := r.lostShards(); lost != "" {
+	if lost := r.lostShards(); lost != "" && !p.Part {
 		r.lower(ResultIncomplete, lost)
 	}
 	for _, in := range r.Inputs {
@@ -62,7 +64,7 @@ func (r *Report) Judge(p Policy) {
 			r.lower(ResultIncomplete, in.Name+": "+in.Problem)
 		}
 	}
-	if r.Counts.Tests == 0 && len(r.Shards) != 1 { // one shard of many may have nothing to do
+	if r.Counts.Tests == 0 && !p.Part { // one shard of many may have nothing to do
 		r.lower(ResultIncomplete, "no test ran")
 	}
 }

@@ -18,9 +18,6 @@ func (r *Report) lostShards() string {
 		}
 		have[s.Index] = true
 	}
-	if len(r.Shards) == 1 {
-		return "" // a part that is looked at by itself
-	}
 	var lost []string
 	for i := 1; i <= first.Of; i++ {
 		if !have[i] {

@@ -32,7 +32,7 @@ Exit codes: 0 all passed, 1 something failed or too little was tested, 2 wrong u
 			if err != nil {
 				return usageError{err}
 			}
-			if err := o.Finish(r, 0, cmd.OutOrStdout(), cmd.ErrOrStderr()); err != nil {
+			if err := o.Finish(r, 0, false, cmd.OutOrStdout(), cmd.ErrOrStderr()); err != nil {
 				return err
 			}
 			return verdictOf(r)

@@ -177,7 +177,7 @@ func (r *testRun) run(ctx context.Context) error {
 		fmt.Fprintln(r.stderr, "enginetest run:", err)
 		exit = max(exit, 1)
 	}
-	if err := errors.Join(keep.Close(), r.Finish(rep, exit, r.stdout, r.stderr)); err != nil {
+	if err := errors.Join(keep.Close(), r.Finish(rep, exit, r.shard != nil, r.stdout, r.stderr)); err != nil {
 		return err
 	}
 	return verdictOf(rep)

@@ -144,6 +144,9 @@ func TestShards(t *testing.T) {
 		assert.Empty(t, test.Attempts, "%s ran twice", test.ID())
 	}
 	require.NoError(t, os.Remove("shards/1.json"))
+	code, stdout, _ = command("", "report", "shards")
+	assert.Equal(t, exitFailed, code, "a shard is missing")
+	assert.Contains(t, stdout, "missing: shard 1/2")
 	again := readReport(t, "shards/2.json")
 	again.Shards = append(again.Shards, report.Shard{Index: 2, Of: 3, Plan: "other"})
 	require.NoError(t, os.WriteFile("shards/3.json", must(json.Marshal(again)), 0o666))

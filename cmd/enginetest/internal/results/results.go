@@ -108,7 +108,8 @@ func Load(dir string) (list []*report.Report, err error) {
 }
 
 // Finish judges the report, compares it and writes everything that was asked for. exit is the exit code of the test command.
-func (o *Options) Finish(r *report.Report, exit int, stdout, stderr io.Writer) error {
+// part says that the report is one shard of a run.
+func (o *Options) Finish(r *report.Report, exit int, part bool, stdout, stderr io.Writer) error {
 	r.Name, r.Commit = o.Name, o.Commit
 	history, err := Load(o.History)
 	if err != nil {
@@ -128,6 +129,7 @@ func (o *Options) Finish(r *report.Report, exit int, stdout, stderr io.Writer) e
 	if err != nil {
 		return err
 	}
+	policy.Part = part
 	r.Judge(policy)
 	return errors.Join(o.files(r), o.print(r, stdout))
 }
