@@ -143,7 +143,7 @@ func (w *Worker) teardown() error {
 
 // salvage frees what outlives a dead context from one made for it (measured: cuMemFree works on
 // stream-ordered memory of an earlier context), which is ended again. After most sticky errors the
-// driver gives none, and it stays until the process ends.
+// driver returns none, and it stays until the process ends.
 func (w *Worker) salvage(leak *LeakError) error {
 	if !slices.ContainsFunc(w.remaining(), func(r *resource) bool { return r.outlives }) {
 		return nil
@@ -175,7 +175,7 @@ func (w *Worker) remaining() []*resource {
 	return rs
 }
 
-// freeAll gives back what owners left, and trims the device's pool.
+// freeAll releases what owners left, and trims the device's pool.
 func (w *Worker) freeAll(leak *LeakError) {
 	if len(w.live) > 0 { // work may still use it
 		if err := w.call(&w.d.fn.ctxSynchronize); err != nil {

@@ -30,7 +30,7 @@ type Device struct {
 	maxPitch int64 // of a strided copy
 }
 
-// String gives "NVIDIA H200 (GPU-6fd6ac6d-…, sm_90, 132 SMs, 139.8 GiB)".
+// String returns "NVIDIA H200 (GPU-6fd6ac6d-…, sm_90, 132 SMs, 139.8 GiB)".
 func (v Device) String() string {
 	return fmt.Sprintf("%s (%s, sm_%d%d, %d SMs, %s)", v.Name, v.UUID, v.Major, v.Minor, v.SMs, ledger.FormatBytes(v.TotalMemory))
 }
@@ -147,7 +147,7 @@ func (v Device) Attribute(attribute int) (int, error) {
 	return int(n), err
 }
 
-// CanAccessPeer says whether v can read and write the memory of peer directly.
+// CanAccessPeer reports whether v can read and write the memory of peer directly.
 func (v Device) CanAccessPeer(peer Device) (bool, error) {
 	var n int32
 	err := v.d.call(&v.d.fn.deviceCanPeer, uintptr(unsafe.Pointer(&n)), uintptr(v.handle), uintptr(peer.handle))

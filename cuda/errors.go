@@ -36,7 +36,7 @@ const (
 	ErrUnknown         Code = 999
 )
 
-// Error gives "CUDA error 2"; an *Error has the driver's own words.
+// Error returns "CUDA error 2"; an *Error has the driver's own words.
 func (c Code) Error() string { return fmt.Sprintf("CUDA error %d", int32(c)) }
 
 // Is makes a code that is a context's end match ErrContextDead, and one that is the process's end
@@ -45,8 +45,8 @@ func (c Code) Is(target error) bool {
 	return target == ErrContextDead && c.sticky() || target == ErrProcessDead && c.endsProcess()
 }
 
-// sticky says whether the context can do nothing more after this result: the driver answers every
-// later call with the same. Source: the comments of CUresult in cuda.h.
+// sticky reports whether the context can do nothing more after this result: the driver answers
+// every later call with the same. Source: the comments of CUresult in cuda.h.
 func (c Code) sticky() bool {
 	switch c {
 	case 4, 214, 220, 709, 999:
@@ -55,9 +55,10 @@ func (c Code) sticky() bool {
 	return c.endsProcess()
 }
 
-// endsProcess says whether NVIDIA documents that only a new process can use CUDA after this result
-// (CUresult and cudaError_t: the process is inconsistent and has to be relaunched). Measured with
-// 700: the contexts of every device answer it, and none that was released can be retained again.
+// endsProcess reports whether NVIDIA documents that only a new process can use CUDA after this
+// result (CUresult and cudaError_t: the process is inconsistent and has to be relaunched). Measured
+// with 700: the contexts of every device answer it, and none that was released can be retained
+// again.
 func (c Code) endsProcess() bool {
 	switch c {
 	case 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911:
@@ -218,7 +219,7 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("cuda: panic on the thread of %s: %v\n%s", e.Worker, e.Value, e.Stack)
 }
 
-// Unwrap gives the panic's value when it is an error.
+// Unwrap returns the panic's value when it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err

@@ -250,7 +250,7 @@ func requireDeadProcess(t *testing.T, err error, worker string) {
 	require.Contains(t, err.Error(), "only a new process can use CUDA again")
 }
 
-// Somebody else in this process crashed the device: this package has not seen it, and says so.
+// Someone else in this process crashed the device: this package has not seen it, and says so.
 func TestProcessThatSomebodyElseKilled(t *testing.T) {
 	r := stubRig(t, 1, 8<<20)
 	v, err := r.d.Device("0")
@@ -265,7 +265,7 @@ func TestProcessThatSomebodyElseKilled(t *testing.T) {
 }
 
 // An error that kills the context alone: Close frees what outlives it from the next one, if the
-// driver gives one.
+// driver returns one.
 func TestSalvageFromTheNextContext(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		r := stubRig(t, 1, 8<<20)

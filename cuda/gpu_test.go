@@ -19,9 +19,9 @@ import (
 
 // What only a GPU can show. Each test prints what it measured, also when it passes (-v).
 
-// inChild runs this test alone in a process of its own, with a fresh driver, and says whether this
-// is that process. Its parent has CUDA as well: with CUDA_TEST_CHILD set to the test's name by hand
-// there is none, and cuInit's own share of device memory shows.
+// inChild runs this test alone in a process of its own, with a fresh driver, and reports whether
+// this is that process. Its parent has CUDA as well: with CUDA_TEST_CHILD set to the test's name by
+// hand there is none, and cuInit's own share of device memory shows.
 func inChild(t *testing.T) bool {
 	t.Helper()
 	const key = "CUDA_TEST_CHILD"
@@ -118,7 +118,7 @@ func nvmlUsed(t *testing.T, src gpuwait.Source) map[string]int64 {
 
 func mib(n int64) float64 { return float64(n) / (1 << 20) }
 
-// everything takes one of each kind, uses it and gives it back.
+// everything takes one of each kind, uses it and releases it.
 func everything(t *testing.T, w *Worker) {
 	const n = 64 << 20
 	s, err := w.NewStream("cycle")

@@ -127,7 +127,7 @@ var updateResults = [...]string{
 	"unsupported function change", "attributes changed",
 }
 
-// Update gives the instantiated graph the parameters of g, which has the same shape. When it has
+// Update sets in the instantiated graph the parameters of g, which has the same shape. When it has
 // not, the error says what differs and matches ErrGraphExecUpdate; x is then as it was, and g has
 // to be instantiated anew.
 func (x *GraphExec) Update(g *Graph) error {

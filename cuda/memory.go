@@ -35,7 +35,7 @@ func (w *Worker) Alloc(owner string, size int64) (*Memory, error) {
 }
 
 // AllocAsync takes size bytes from the device's own pool in the order of the stream's work
-// (cuMemAllocAsync: 1.4 µs when the pool has them). Nil is the default stream. Free gives them back
+// (cuMemAllocAsync: 1.4 µs when the pool has them). Nil is the default stream. Free releases them
 // in the order of the same stream.
 func (w *Worker) AllocAsync(owner string, size int64, s *Stream) (*Memory, error) {
 	if err := w.enterAlloc("AllocAsync", size); err != nil {
@@ -68,7 +68,7 @@ func (w *Worker) asyncMemory(owner string, size int64, s *Stream) *Memory {
 	return m
 }
 
-// Free gives the memory back. Freeing twice, on another thread or after Close is a [MisuseError].
+// Free releases the memory. Freeing twice, on another thread or after Close is a [MisuseError].
 func (m *Memory) Free() error {
 	if m == nil {
 		return &MisuseError{"Memory.Free", ErrArguments, "nil memory"}
@@ -99,7 +99,7 @@ func (w *Worker) noMemory(kind, owner string, size int64, err error) error {
 	return e
 }
 
-// span checks that [off, off+n) lies in m, which is mapped, and gives its address.
+// span checks that [off, off+n) lies in m, which is mapped, and returns its address.
 func (m *Memory) span(call string, off, n int64) (uintptr, error) {
 	if off < 0 || n < 0 || off > m.size-n {
 		return 0, outOfRange(call, off, n, m.size, &m.resource)

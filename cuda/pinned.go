@@ -66,7 +66,7 @@ func (p *Pinned) Bytes() []byte {
 // Ptr is the memory's address as the device sees it.
 func (p *Pinned) Ptr() DevicePtr { return p.dev }
 
-// Free gives the memory back, or unregisters it.
+// Free releases the memory, or unregisters it.
 func (p *Pinned) Free() error {
 	if p == nil {
 		return &MisuseError{"Pinned.Free", ErrArguments, "nil memory"}
@@ -74,7 +74,7 @@ func (p *Pinned) Free() error {
 	return p.free("Pinned.Free")
 }
 
-// span checks that [off, off+n) lies in p, on w, and gives its host address.
+// span checks that [off, off+n) lies in p, on w, and returns its host address.
 func (p *Pinned) span(w *Worker, call string, off, n int64) (uintptr, error) {
 	if p == nil {
 		return 0, &MisuseError{call, ErrArguments, "nil pinned memory"}

@@ -83,7 +83,7 @@ func (p *Pool) SetReleaseThreshold(n int64) error {
 	return p.w.call(&p.w.d.fn.poolSetAttr, p.handle, 4, uintptr(unsafe.Pointer(&p.w.out[0]))) // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 }
 
-// Trim gives memory that is not in use back to the device, down to keep bytes.
+// Trim returns memory that is not in use back to the device, down to keep bytes.
 func (p *Pool) Trim(keep int64) error {
 	if err := p.enter("Pool.Trim"); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (w *Worker) DevicePoolStats() (PoolStats, error) {
 	return w.poolStats(pool)
 }
 
-// TrimDevicePool gives what the device's own pool keeps and nobody uses back to the device. Close
+// TrimDevicePool returns what the device's own pool keeps and no one uses back to the device. Close
 // does it as well.
 func (w *Worker) TrimDevicePool() error {
 	if err := w.enter("TrimDevicePool"); err != nil {

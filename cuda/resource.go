@@ -17,7 +17,7 @@ const (
 	KindPool    = "pool"    // a Pool itself
 	KindVMM     = "vmm"     // cuMemCreate, mapped
 	KindPinned  = "pinned"  // host memory, page-locked, on [HostDevice]
-	KindLocked  = "locked"  // host memory of somebody else, page-locked by Register: 0 bytes here, who allocated it has entered it
+	KindLocked  = "locked"  // host memory of another owner, page-locked by Register: 0 bytes here, who allocated it has entered it
 	KindStream  = "stream"
 	KindEvent   = "event"
 	KindModule  = "module"
@@ -35,7 +35,7 @@ type resource struct {
 	id      ledger.ID
 	holding ledger.Holding
 	freed   atomic.Bool  // by its owner (on a dead context the driver still has it until Close), or by Close
-	release func() error // gives it back to the driver
+	release func() error // returns it to the driver
 	// outlives says that the end of the context does not free it: measured for stream-ordered and
 	// VMM memory.
 	outlives bool
@@ -64,7 +64,7 @@ func (r *resource) resize(bytes int64) {
 	r.w.live[r.id] = r
 }
 
-// String gives "weights (plain, 1.0 GiB)".
+// String returns "weights (plain, 1.0 GiB)".
 func (r *resource) String() string {
 	if r.holding.Bytes == 0 {
 		return fmt.Sprintf("%s (%s)", r.holding.Owner, r.holding.Kind)
@@ -97,7 +97,7 @@ func (r *resource) enter(call string) error {
 	return r.w.use(call, r)
 }
 
-// free gives r back. On a dead context the driver is not asked: Close gives back what can be.
+// free releases r. On a dead context the driver is not asked: Close releases what can be.
 func (r *resource) free(call string) error {
 	if r == nil || r.w == nil {
 		return &MisuseError{call, ErrArguments, "a resource that no worker made"}

@@ -35,7 +35,7 @@ func (s *Stream) Handle() uintptr {
 	return s.handle
 }
 
-// stream checks s and gives its handle; nil is the default stream.
+// stream checks s and returns its handle; nil is the default stream.
 func (w *Worker) stream(call string, s *Stream) (uintptr, error) {
 	if s == nil {
 		return 0, nil
@@ -54,7 +54,7 @@ func (s *Stream) Synchronize() error {
 	return s.w.call(&s.w.d.fn.streamSync, s.handle)
 }
 
-// Done says whether the stream's work is done.
+// Done reports whether the stream's work is done.
 func (s *Stream) Done() (bool, error) {
 	if err := s.enter("Stream.Done"); err != nil {
 		return false, err
@@ -136,7 +136,7 @@ func (e *Event) Synchronize() error {
 	return e.w.call(&e.w.d.fn.eventSync, e.handle)
 }
 
-// Done says whether the device has reached the event.
+// Done reports whether the device has reached the event.
 func (e *Event) Done() (bool, error) {
 	if err := e.enter("Event.Done"); err != nil {
 		return false, err

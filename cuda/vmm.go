@@ -57,7 +57,7 @@ func (w *Worker) AllocVMM(owner string, size int64) (*Memory, error) {
 	return m, nil
 }
 
-// Unmap gives the physical memory of VMM memory back and keeps the address. Until Map, calls refuse
+// Unmap releases the physical memory of VMM memory and keeps the address. Until Map, calls refuse
 // it (ErrUnmapped), and work that was queued or captured with its address is an illegal address.
 func (m *Memory) Unmap() error {
 	if err := m.enterVMM("Memory.Unmap", true); err != nil {
@@ -78,7 +78,7 @@ func (m *Memory) Map() error {
 	return m.w.mapMemory(m)
 }
 
-// Mapped says whether m has physical memory. Only VMM memory ever has none.
+// Mapped reports whether m has physical memory. Only VMM memory ever has none.
 func (m *Memory) Mapped() bool { return m.vmm == nil || m.vmm.ready }
 
 func (m *Memory) enterVMM(call string, mapped bool) error {

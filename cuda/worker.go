@@ -107,7 +107,7 @@ func (w *Worker) Err() error {
 }
 
 // loop is the thread's life. The thread stays locked to the end, and so ends with the goroutine:
-// nobody inherits its current context.
+// no one inherits its current context.
 func (w *Worker) loop(begin func() error, started chan<- error) {
 	runtime.LockOSThread()
 	w.tid.Store(threadID())

@@ -97,8 +97,8 @@ func TestAdmissionCountsBytes(t *testing.T) {
 	assert.Len(t, outs[0].Completions, 4)
 }
 
-// A request of as many sequences as there can be ends with its context, and another client's request
-// is answered while it runs.
+// A request of as many sequences as there can be ends with its context, and another client's
+// request is answered while it runs.
 func TestHugeRequestIsNoBarrier(t *testing.T) {
 	e := openTiny(t, Config{})
 	stop := start(t, e, many("", 16384))

@@ -26,8 +26,8 @@ func (r *freeRunner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, err
 	return r.results, nil
 }
 
-// BenchmarkOverhead is what the engine adds to each step of so many sequences: scheduling, output,
-// bookkeeping.
+// BenchmarkOverhead is what the engine adds to each step of this many sequences: scheduling,
+// output, bookkeeping.
 func BenchmarkOverhead(b *testing.B) {
 	for _, n := range []int{1, 64} {
 		b.Run(fmt.Sprintf("seqs=%d", n), func(b *testing.B) {

@@ -17,8 +17,8 @@ var ErrNoChatTemplate = chat.ErrNoTemplate
 // TemplateError is what is wrong with a chat template, or with what it was asked to do.
 type TemplateError = chat.Error
 
-// chatTemplates are a checkpoint's chat templates and tokenizer. They are loaded in this process, by
-// the first chat, wherever the core is.
+// chatTemplates are a checkpoint's chat templates and tokenizer. They are loaded in this process,
+// by the first chat, wherever the core is.
 type chatTemplates struct {
 	once      sync.Once
 	tok       *tokenizer.Tokenizer
@@ -26,11 +26,12 @@ type chatTemplates struct {
 	err       error
 }
 
-// Chat answers a conversation: the checkpoint's chat template turns it into a prompt that ends where
-// the assistant's turn begins. The template runs with bounds on its steps and memory, and stops with
-// the context.
+// Chat answers a conversation: the checkpoint's chat template turns it into a prompt that ends
+// where the assistant's turn begins. The template runs with bounds on its steps and memory, and
+// stops with the context.
 //
-// Errors: [*ParamError], [ErrNoChatTemplate], [ErrNoTokenizer], [*TemplateError], and those of [Engine.Generate].
+// Errors: [*ParamError], [ErrNoChatTemplate], [ErrNoTokenizer], [*TemplateError], and those of
+// [Engine.Generate].
 func (e *Engine) Chat(ctx context.Context, messages []Message, params SamplingParams) (Output, error) {
 	prompt, err := e.chatPrompt(ctx, messages)
 	if err != nil {

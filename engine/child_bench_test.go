@@ -78,7 +78,7 @@ type streamed struct {
 
 func (s streamed) gap(quantile float64) float64 { return s.gaps[int(quantile*float64(len(s.gaps)-1))] }
 
-// streamRound starts so many streams at once and reads them to their ends.
+// streamRound starts this many streams at once and reads them to their ends.
 func streamRound(b *testing.B, e *engine.Engine, streams int) streamed {
 	b.Helper()
 	const tokens = 128

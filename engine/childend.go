@@ -101,7 +101,7 @@ func (c *child) giveUp(grace time.Duration) error {
 	return c.sweep()
 }
 
-// askForStacks ends a core that hangs while it loads, and gives what it prints then: what its
+// askForStacks ends a core that hangs while it loads, and returns what it prints then: what its
 // goroutines do.
 func (c *child) askForStacks() error {
 	c.mu.Lock()

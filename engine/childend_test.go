@@ -178,7 +178,7 @@ func TestSIGTERMShowsWhatHangs(t *testing.T) {
 	assert.Empty(t, children())
 }
 
-// A crash that no fault injected, in a goroutine that nobody watches: its stack is in the error.
+// A crash that no fault injected, in a goroutine that no one watches: its stack is in the error.
 func TestChildCrashIsQuoted(t *testing.T) {
 	e := openTiny(t, Config{Core: ChildProcess})
 	require.NoError(t, syscall.Kill(e.PIDs()[0], syscall.SIGQUIT)) // the Go runtime prints all stacks and exits with 2

@@ -9,8 +9,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// What goes over the link between an engine and its core in a child process. Commands go down; events
-// come back.
+// What goes over the link between an engine and its core in a child process. Commands go down;
+// events come back.
 
 // command is a call of a method of the core.
 type command struct {

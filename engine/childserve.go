@@ -136,7 +136,7 @@ func (s *coreServer) flush() {
 		err = s.sendApart(n)
 	}
 	if err != nil {
-		os.Exit(0) // nobody is there
+		os.Exit(0) // no one is there
 	}
 }
 

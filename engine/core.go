@@ -51,7 +51,7 @@ type core struct {
 	tierOptions  offload.Options
 	tierReported bool // that it is out of use
 
-	published func() // after everything that the loop tells callers; nil: nobody needs it
+	published func() // after everything that the loop tells callers; nil: no one needs it
 
 	mu       sync.Mutex
 	state    State
@@ -98,8 +98,8 @@ func (c *core) post(f func()) {
 	}
 }
 
-// loop is the engine's goroutine: it serves until the engine is to stop or fails, and gives
-// everything back once it is to stop. A step needs no hop to the runner's thread, because the loop
+// loop is the engine's goroutine: it serves until the engine is to stop or fails, and releases
+// everything when it stops. A step needs no hop to the runner's thread, because the loop
 // is there already.
 func (c *core) loop() {
 	if err := modelrunner.OnThread(c.runner, c.serve); err != nil && c.ctx.Err() == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// crash makes a kernel of somebody else in this process write to an illegal address.
+// crash makes a kernel of another owner in this process write to an illegal address.
 func crash(t *testing.T) {
 	t.Helper()
 	const ptx = `.version 6.3
@@ -50,7 +50,7 @@ func crash(t *testing.T) {
 }
 
 // An illegal address in this process ends the engine, whatever it does next: with an error that
-// says what is lost and how to survive it. Shutdown gives back all the same, and no engine can be
+// says what is lost and how to survive it. Shutdown releases all the same, and no engine can be
 // opened any more.
 func TestCUDALost(t *testing.T) {
 	for what, next := range map[string]func(e *Engine) error{

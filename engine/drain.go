@@ -22,7 +22,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return e.b.drain(ctx)
 }
 
-// drain is a core's drain, from its begin on.
+// drain is a core's drain, from start to finish.
 type drain struct {
 	began time.Time
 	live  int           // requests at the begin

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// running starts n requests of so many tokens, waits until all of them run, and returns what gives
-// their results.
+// running starts n requests of this many tokens, waits until all of them run, and returns what
+// gives their results.
 func running(t *testing.T, e *Engine, n, tokens int) func() ([]Output, []error) {
 	t.Helper()
 	outs, errs := make([]Output, n), make([]error, n)
@@ -73,7 +73,7 @@ func TestDrainDeadlineAbortsTheRest(t *testing.T) {
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, "engine: drain: 3 of 3 requests aborted after ")
 	assert.Equal(t, err, e.Drain(t.Context()), "one drain, one result")
-	outs, errs := results() // the engine has ended them, nobody has called Shutdown
+	outs, errs := results() // the engine has ended them, no one has called Shutdown
 	for i := range outs {
 		assert.ErrorIs(t, errs[i], ErrStopped)
 		assert.Equal(t, FinishAbort, outs[i].Completions[0].FinishReason)
@@ -121,7 +121,7 @@ func TestDrainOfAnEngineThatCannot(t *testing.T) {
 }
 
 // The watchdog tells every caller while the step still hangs; when it comes back, its results are
-// nobody's.
+// discarded.
 func TestWatchdog(t *testing.T) {
 	release, steps := make(chan struct{}), 0
 	r := &fakerunner.Runner{OnExecute: func(*modelrunner.Batch) error {

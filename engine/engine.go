@@ -114,7 +114,7 @@ func (e *Engine) EOSTokenIDs() []int32 { return slices.Clone(e.b.eosTokenIDs()) 
 // State is where the engine stands in its life.
 func (e *Engine) State() State { return e.b.counters().State }
 
-// Stats gives the counters of the last step. A request that has been answered is in them.
+// Stats returns the counters of the last step. A request that has been answered is in them.
 func (e *Engine) Stats() Stats { return e.b.counters() }
 
 // Holdings lists the device memory that the engine owns now; nothing after a Shutdown that went
@@ -132,7 +132,7 @@ func (e *Engine) Done() <-chan struct{} { return e.b.over() }
 // [ErrStopped].
 func (e *Engine) Err() error { return e.b.err() }
 
-// Parts lists what nobody may reach after Shutdown, by name, for checks that hold them weakly.
+// Parts lists what no one may reach after Shutdown, by name, for checks that hold them weakly.
 // Nothing is left to list after Shutdown.
 func (e *Engine) Parts() map[string]any { return e.b.parts() }
 
@@ -148,7 +148,7 @@ func (e *Engine) Encode(text string) ([]int32, error) { return e.b.encode(text) 
 func (e *Engine) Decode(ids []int32) (string, error) { return e.b.decode(ids) }
 
 // Abort ends the live request with this ID: its output is what it has so far, with FinishAbort. It
-// says whether there was such a request.
+// reports whether there was such a request.
 func (e *Engine) Abort(id string) bool { return e.b.abortID(id) }
 
 // ResetPrefixCache forgets all cached prompts. [ErrBlocksInUse], with the number, when sequences

@@ -94,8 +94,8 @@ func public(err error) error {
 	return err
 }
 
-// fatal says whether an engine ends with this error, whatever it was doing: after a panic nothing
-// is sure, and a dead context does nothing any more.
+// fatal reports whether an engine ends with this error, whatever it was doing: after a panic
+// nothing is sure, and a dead context does nothing any more.
 func fatal(err error) bool {
 	var p *PanicError
 	return errors.As(err, &p) || errors.Is(err, cuda.ErrContextDead)

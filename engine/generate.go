@@ -106,7 +106,7 @@ func (e *Engine) Stream(ctx context.Context, req Request) iter.Seq2[Delta, error
 	}
 }
 
-// ended is the error of a context that has ended, with its cause when somebody gave one.
+// ended is the error of a context that has ended, with its cause when someone gave one.
 func ended(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {
@@ -120,7 +120,7 @@ func (c *core) start(ctx context.Context, reqs []Request, stream bool) ([]*reque
 	return c.startFor(ctx, reqs, stream, func(int, *request) {})
 }
 
-// startFor is start for somebody who wants to see each request before the loop does.
+// startFor is start for someone who wants to see each request before the loop does.
 func (c *core) startFor(ctx context.Context, reqs []Request, stream bool, each func(int, *request)) ([]*request, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("engine: not started: %w", ended(ctx))
@@ -264,7 +264,7 @@ func checkTokens(q *Request, tokens []int32, l limits) error {
 	return nil
 }
 
-// nameRequests gives each request its number, and with it an ID and a seed when it has none. The
+// nameRequests assigns each request its number, and with it an ID and a seed when it has none. The
 // caller holds the lock.
 func (c *core) nameRequests(rs []*request) error {
 	named := map[string]bool{}

@@ -16,7 +16,7 @@ import (
 // after a failure can be tested too.
 type faults struct {
 	profiling atomic.Bool         // a forward pass is Open's
-	announce  func([]FaultReport) // when one is about to strike; nil: nobody needs it
+	announce  func([]FaultReport) // when one is about to strike; nil: no one needs it
 
 	mu      sync.Mutex
 	reports []FaultReport
@@ -120,7 +120,7 @@ func (f *faults) pass(p FaultPoint, rank int) error {
 	return err
 }
 
-// due counts the pass and gives the fault that strikes now.
+// due counts the pass and returns the fault that strikes now.
 func (f *faults) due(p FaultPoint, rank int) (Fault, context.Context, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

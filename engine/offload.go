@@ -11,7 +11,7 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// makeTier gives the prefix cache its second tier, when Config.OffloadBytes asks for one.
+// makeTier returns the prefix cache its second tier, when Config.OffloadBytes asks for one.
 func (c *core) makeTier() error {
 	if c.cfg.OffloadBytes == 0 {
 		return nil
@@ -92,7 +92,7 @@ func (c *core) countOffload() {
 	c.tierReported = c.tier.Err() != nil
 }
 
-// closeTier ends the transfers and gives the host memory back.
+// closeTier ends the transfers and releases the host memory.
 func (c *core) closeTier() (err error) {
 	if c.tier == nil {
 		return nil

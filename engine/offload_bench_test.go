@@ -31,7 +31,7 @@ func settled(tb testing.TB, e *engine.Engine) engine.Stats {
 	return e.Stats()
 }
 
-// firstTokens gives the median times to the first token: computed, found on the device, and found
+// firstTokens returns the median times to the first token: computed, found on the device, and found
 // in host memory.
 func firstTokens(tb testing.TB, rounds int) (cold, device, host time.Duration) {
 	tb.Helper()

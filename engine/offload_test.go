@@ -323,7 +323,7 @@ func testAbortWhileLoading(t *testing.T, d testDevice) {
 	release()
 }
 
-// An engine that fails with copies under way still gives everything back.
+// An engine that fails with copies under way still releases everything.
 func TestFailureUnderPendingOffload(t *testing.T) { onDevices(t, testFailureUnderPendingOffload) }
 
 func testFailureUnderPendingOffload(t *testing.T, d testDevice) {

@@ -67,7 +67,7 @@ func newRequest(k *checked, client any, maxLen int) *request {
 	return q
 }
 
-// seed gives every completion a seed of its own.
+// seed assigns every completion a seed of its own.
 func (r *request) seed(seed uint64) {
 	for i, p := range r.seqs {
 		p.seq.Sampler.Params.Seed = seed + uint64(i)
@@ -141,7 +141,7 @@ func (r *request) lost() Output {
 	return out
 }
 
-// take gives the deltas that came since the last call.
+// take returns the deltas that came since the last call.
 func (r *request) take() []Delta {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,8 +203,8 @@ func (p *completion) accept(id int32, lps []sample.Logprob, l limits) bool {
 	return true
 }
 
-// stopsAt says whether a token ends the completion, apart from stop strings. Before MinTokens the
-// sampler gives none that does.
+// stopsAt reports whether a token ends the completion, apart from stop strings. Before MinTokens
+// the sampler returns none that does.
 func (p *completion) stopsAt(id int32) (FinishReason, string) {
 	r := &p.req.rules
 	switch {

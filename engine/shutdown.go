@@ -80,7 +80,7 @@ func (c *core) current() string {
 	return c.phase
 }
 
-// release ends all requests, gives everything back, and checks that nothing is left. It runs last
+// release ends all requests, releases everything, and checks that nothing is left. It runs last
 // in the loop, or in an Open that failed.
 func (c *core) release() {
 	c.mu.Lock()
@@ -147,7 +147,7 @@ func (c *core) closeRunner() (err error) {
 	return c.runner.Close()
 }
 
-// reportDropped says that nobody can shut this engine down any more.
+// reportDropped says that no one can shut this engine down any more.
 func (c *core) reportDropped() {
 	c.mu.Lock()
 	state := c.state
@@ -164,7 +164,7 @@ func (c *core) reportDropped() {
 		"model", c.cfg.Model, "state", state.String(), "held", ledger.FormatBytes(sum), "opened_at", c.openedAt)
 }
 
-// callers gives the stack above, innermost first, one frame in a line.
+// callers returns the stack above, innermost first, one frame in a line.
 func callers(skip int) string {
 	pcs := make([]uintptr, 16)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(skip, pcs)])

@@ -18,7 +18,7 @@ const (
 	TagKVCache = "kv_cache" // empty
 )
 
-// Sleep gives all device memory back until Wake. Level 1 keeps the weights on the host: on a GPU as
+// Sleep releases all device memory until Wake. Level 1 keeps the weights on the host: on a GPU as
 // a copy in page-locked memory, on the CPU device as the mapped files of the checkpoint; the ledger
 // lists either under "host". Level 2 keeps nothing: Wake loads the checkpoint again. An engine that
 // sleeps at level 1 can go to level 2; otherwise a second Sleep releases what a Wake has brought
@@ -64,7 +64,7 @@ func (c *core) sleep(ctx context.Context, level int) error {
 			if _, ok := c.runner.(modelrunner.Sleeper); !ok {
 				return fmt.Errorf("engine: sleep: %w by device %s", errors.ErrUnsupported, c.cfg.Device)
 			}
-			c.state.to(Sleeping) // before the loop comes to it: nobody starts a request any more
+			c.state.to(Sleeping) // before the loop comes to it: no one starts a request any more
 		}
 		return c.sleepRefusal()
 	}, func(ctx context.Context) error { return c.fallAsleep(ctx, level) })
@@ -141,7 +141,7 @@ func (c *core) unfinished(what string, cause error) error {
 	return fmt.Errorf("engine: %s %s (%s, for %s): %w", what, how, phase, time.Since(c.since).Round(time.Millisecond), cause)
 }
 
-// fallAsleep ends all requests, forgets all prefixes and gives the device memory back.
+// fallAsleep ends all requests, forgets all prefixes and releases the device memory.
 func (c *core) fallAsleep(ctx context.Context, level int) error {
 	c.mu.Lock()
 	c.state.to(Sleeping) // again, when a Wake came first

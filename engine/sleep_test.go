@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// greedy gives what every golden prompt makes, and checks it.
+// greedy returns what every golden prompt makes, and checks it.
 func (g golden) check(t *testing.T, e *Engine) {
 	t.Helper()
 	outs, err := e.Generate(t.Context(), g.requests()...)
@@ -280,7 +280,7 @@ func TestSleepQueuedBeforeWake(t *testing.T) {
 	queue := func() int { c.mu.Lock(); defer c.mu.Unlock(); return len(c.posted) }
 	post := func(f func()) { c.mu.Lock(); defer c.mu.Unlock(); c.post(f) }
 	results := make(chan error, 3)
-	queued := func(n int, call func() error) { // call, and wait until so many are queued
+	queued := func(n int, call func() error) { // call, and wait until this many are queued
 		go func() { results <- call() }()
 		assert.Eventually(t, func() bool { return queue() == n }, 5*time.Second, time.Millisecond)
 	}

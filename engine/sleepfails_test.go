@@ -103,7 +103,7 @@ func testCheckpointVanishesInSleep(t *testing.T, d testDevice) {
 	}
 }
 
-// A panic while it wakes is the engine's end like any other; Shutdown gives everything back.
+// A panic while it wakes is the engine's end like any other; Shutdown releases everything.
 func TestWakePanics(t *testing.T) { onDevices(t, testWakePanics) }
 
 func testWakePanics(t *testing.T, d testDevice) {
@@ -160,7 +160,7 @@ func TestHangAfterShutdown(t *testing.T) {
 	}
 }
 
-// tight is a runner whose device somebody else fills meanwhile.
+// tight is a runner whose device someone else fills meanwhile.
 type tight struct {
 	sleeper
 	free atomic.Int64 // 0: what there is

@@ -18,9 +18,9 @@ const (
 	Running                   // takes work
 	Sleeping                  // keeps its place, but has given device memory back
 	Draining                  // takes no new work, finishes what runs
-	ShuttingDown              // ends what runs and gives everything back
+	ShuttingDown              // ends what runs and releases everything
 	Stopped                   // holds nothing
-	Failed                    // an error or a panic ended it; Shutdown still gives everything back
+	Failed                    // an error or a panic ended it; Shutdown still releases everything
 )
 
 var stateNames = [...]string{"starting", "running", "sleeping", "draining", "shutting down", "stopped", "failed"}

@@ -47,7 +47,7 @@ func twoGPUs(t *testing.T, cfg Config, each func(t *testing.T, e *Engine, g gold
 	})
 }
 
-// The golden answers are right, each GPU has its half, and gives it back.
+// The golden answers are right, each GPU has its half, and releases it.
 func TestTwoGPUs(t *testing.T) {
 	twoGPUs(t, Config{}, func(t *testing.T, e *Engine, g golden) {
 		g.check(t, e)

@@ -108,7 +108,7 @@ func TestFaultOnEveryDevice(t *testing.T) {
 	})
 }
 
-// A device that hangs hangs nobody else: the watchdog tells the callers which one it is, and
+// A device that hangs hangs no one else: the watchdog tells the callers which one it is, and
 // Shutdown ends the hang.
 func TestOneDeviceHangs(t *testing.T) {
 	for rank := range 2 {

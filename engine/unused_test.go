@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// logOf opens and shuts down an engine and gives what it logged.
+// logOf opens and shuts down an engine and returns what it logged.
 func logOf(t *testing.T, cfg Config) string {
 	t.Helper()
 	var log bytes.Buffer

@@ -15,8 +15,8 @@ type watchdog struct {
 	fired error
 }
 
-// watch begins a step; the returned function ends it, and gives the error when it lasted too long:
-// its results are nobody's any more.
+// watch begins a step; the returned function ends it, and returns the error when it lasted too
+// long: its results are discarded.
 func (c *core) watch(step int64) (end func() error) {
 	limit := c.cfg.StepTimeout
 	if limit == 0 {

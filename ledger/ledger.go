@@ -33,7 +33,7 @@ type Holding struct {
 	Stack  []string // "function file:line", innermost first; nil unless the ledger records stacks
 }
 
-// String gives "kv_cache 64.0 MiB on cpu:0 (mapped)", and the first frame of the stack when there
+// String returns "kv_cache 64.0 MiB on cpu:0 (mapped)", and the first frame of the stack when there
 // is one.
 func (h Holding) String() string {
 	s := fmt.Sprintf("%s %s on %s (%s)", h.Owner, FormatBytes(h.Bytes), h.Device, h.Kind)
@@ -190,7 +190,7 @@ func FormatBytes(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", f, units[i])
 }
 
-// callers gives up to 16 frames of the calling goroutine as "function file:line", skipping the
+// callers returns up to 16 frames of the calling goroutine as "function file:line", skipping the
 // given number of frames.
 func callers(skip int) []string {
 	pcs := make([]uintptr, 16)

@@ -37,8 +37,8 @@ const (
 	ActKill  FaultAction = "kill"          // the process: SIGKILL
 )
 
-// FaultReport says whether a Fault of the Config struck: a test whose fault never fired has tested
-// nothing.
+// FaultReport reports whether a Fault of the Config struck: a test whose fault never fired has
+// tested nothing.
 type FaultReport struct {
 	Fault  Fault
 	Passes int // times its point was passed, on the ranks that it names

@@ -115,8 +115,8 @@ func (p Param) contains(v float64) bool {
 	return v >= p.lo && v <= p.hi && !(p.loOpen && v == p.lo) && !(p.hiOpen && v == p.hi) && !math.IsInf(v, 0)
 }
 
-// Check returns a [*ParamError] for the first number that is outside its range. Bounds that depend on
-// the model, such as token ids and numbers of log-probabilities, are the engine's to check.
+// Check returns a [*ParamError] for the first number that is outside its range. Bounds that depend
+// on the model, such as token ids and numbers of log-probabilities, are the engine's to check.
 func (s *SamplingParams) Check() error {
 	for _, p := range Params() {
 		if err := p.Check(s); err != nil {

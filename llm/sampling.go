@@ -1,11 +1,12 @@
 package llm
 
-// SamplingParams say how a request's tokens are chosen. The zero value is greedy, 16 tokens. Names and
-// ranges are vLLM's; a value outside its range is a [ParamError] that names the field and the bound.
+// SamplingParams say how a request's tokens are chosen. The zero value is greedy, 16 tokens. Names
+// and ranges are vLLM's; a value outside its range is a [ParamError] that names the field and the
+// bound.
 //
-// The tags state each parameter once, for checks, flags, JSON and documentation; [Params] reads them.
-// In range, unset says what 0 means in Go, where it cannot be told from "not given"; zero says what 0
-// means everywhere.
+// The tags state each parameter once, for checks, flags, JSON and documentation; [Params] reads
+// them. In range, unset says what 0 means in Go, where it cannot be told from "not given"; zero
+// says what 0 means everywhere.
 type SamplingParams struct {
 	MaxTokens int `json:"max_tokens" range:"[1,inf)" unset:"16" usage:"longest output, in tokens (default 16)"`
 	MinTokens int `json:"min_tokens" usage:"mask EOS and stop ids until the output has this many tokens, at most max tokens"`

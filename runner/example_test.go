@@ -20,7 +20,7 @@ func ExampleNew() {
 	// <nil>
 }
 
-// echo is somebody else's engine: it needs two methods.
+// echo is someone else's engine: it needs two methods.
 type echo struct{}
 
 func (*echo) Generate(_ context.Context, reqs ...engine.Request) (outs []engine.Output, _ error) {

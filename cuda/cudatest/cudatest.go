@@ -111,8 +111,8 @@ type Stub struct {
 	lib  uintptr
 }
 
-// New builds and loads the stand-in and sets it up: so many devices with so many bytes each. When
-// the test ends, a fault of Fail that has not happened is an error: the test did not test it.
+// New builds and loads the stand-in and sets it up: this many devices with this many bytes each.
+// When the test ends, a fault of Fail that has not happened is an error: the test did not test it.
 // Without a C compiler the test is skipped.
 func New(t TB, devices int, bytes int64) *Stub {
 	t.Helper()
@@ -175,7 +175,7 @@ func (s *Stub) Used(device int) int64 { return int64(s.call("stub_used", uintptr
 // Objects is the number of streams, modules, blocks and so on that have not been given back.
 func (s *Stub) Objects(device int) int { return int(int32(s.call("stub_objects", uintptr(device)))) }
 
-// Active says whether the device's primary context exists.
+// Active reports whether the device's primary context exists.
 func (s *Stub) Active(device int) bool { return int32(s.call("stub_active", uintptr(device))) != 0 }
 
 // Calls counts the calls of one driver function, or of all with "".

@@ -58,7 +58,7 @@ type attention struct {
 
 	qkv                       matrix // [part][row of ld]: a row here is a part
 	b, qNorm, kNorm, cos, sin []float64
-	k, v                      []float64 // [block][KV head][offset][pad]; NaN: nobody has written it
+	k, v                      []float64 // [block][KV head][offset][pad]; NaN: no one has written it
 
 	args           []any // of the parameters that all these kernels begin with
 	qkvBuf         *buffer
@@ -67,8 +67,8 @@ type attention struct {
 	rows, capacity int
 }
 
-// sequence has so many tokens, the last rows of which are in this step. A sequence of no tokens is
-// an empty row: position -1.
+// sequence has this many tokens, the last rows of which are in this step. A sequence of no tokens
+// is an empty row: position -1.
 type sequence struct{ tokens, rows int }
 
 // build makes the inputs. The tokens of earlier steps are in the cache, and with cached those of
@@ -157,7 +157,7 @@ func (r *run) cache(name string, d dtype, v []float64) *buffer {
 	return r.in(name, data)
 }
 
-// head gives a head of a row: parts and bias added up, normalized, turned to the row's position.
+// head returns a head of a row: parts and bias added up, normalized, turned to the row's position.
 // The heads of keys come after those of queries, then those of values.
 func (a *attention) head(row, head int) []float64 {
 	x := make([]float64, a.dim)
@@ -202,7 +202,7 @@ func (a *attention) write() {
 	}
 }
 
-// nearCache compares the cache: what nobody has written is untouched.
+// nearCache compares the cache: what no one has written is untouched.
 func (r *run) nearCache(a *attention) {
 	for _, c := range []struct {
 		*buffer

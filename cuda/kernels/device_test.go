@@ -21,7 +21,7 @@ import (
 // their ends, and nothing is run twice.
 var sanitized = os.Getenv("ENGINETEST_SANITIZED") != ""
 
-// poison fills what nobody has written: NaN in every type, -1 as an index.
+// poison fills what no one has written: NaN in every type, -1 as an index.
 const poison = 0xff
 
 // device is a GPU with an image loaded.
@@ -107,7 +107,7 @@ func (d *device) newRun(kernel, name string, alter func([]any)) *run {
 	return &run{device: d, kernel: kernel, alter: alter, Rand: rand.New(rand.NewPCG(h.Sum64(), 1))}
 }
 
-// do runs a case on the device's thread and gives the memory back.
+// do runs a case on the device's thread and releases the memory.
 func (r *run) do(test func(r *run)) error {
 	return r.w.Do(func() (err error) {
 		defer func() {
@@ -178,7 +178,7 @@ func (r *run) in(name string, data []byte) *buffer {
 	return b
 }
 
-// out is a buffer of so many bytes that nobody has written.
+// out is a buffer of this many bytes that no one has written.
 func (r *run) out(name string, bytes int) *buffer { return r.in(name, poisoned(bytes)) }
 
 func poisoned(n int) []byte { return bytes.Repeat([]byte{poison}, n) }

@@ -27,7 +27,7 @@ func (d dtype) unit() float64 { return [...]float64{0x1p-24, 0x1p-8, 0x1p-11}[d]
 // size is the bytes of an element.
 func (d dtype) size() int { return [...]int{4, 2, 2}[d] }
 
-// round gives the value of the type nearest to v, ties to even.
+// round returns the value of the type nearest to v, ties to even.
 func (d dtype) round(v float64) float64 {
 	if d == f32 {
 		return float64(float32(v))

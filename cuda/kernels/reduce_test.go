@@ -11,7 +11,7 @@ import (
 )
 
 // One rank at a time: what the others would have sent lies in its mailbox already, and what it
-// sends goes to mailboxes that nobody reads. How ranks meet in earnest is tested in
+// sends goes to mailboxes that no one reads. How ranks meet in earnest is tested in
 // engine/internal/cudarunner.
 var reduceTests = []kernelTest{
 	{[]string{"reduce_words", "reduce_blocks"}, testReduce, []wrong{
@@ -31,7 +31,7 @@ const stopped = 12
 func (m mailbox) flag(from, block int) int { return 256 + 8*(from*(m.capacity/4096+2)+block) }
 func (m mailbox) messages() int            { return (m.flag(m.size, 0) + 255) / 256 * 256 }
 func (m mailbox) slot(epoch, from int) int {
-	if from > m.rank { // nobody writes to itself
+	if from > m.rank { // no one writes to itself
 		from--
 	}
 	return epoch%2*(m.size-1) + from
@@ -42,7 +42,7 @@ func (m mailbox) floats(epoch, from int) int {
 }
 func (m mailbox) bytes() int { return m.messages() + 2*(m.size-1)*(8*m.fast+4*m.capacity) }
 
-// empty is a mailbox after so many kernels, with poison where messages go.
+// empty is a mailbox after this many kernels, with poison where messages go.
 func (m mailbox) empty(epochs int) []byte {
 	b := poisoned(m.bytes())
 	clear(b[:m.messages()])

@@ -53,7 +53,7 @@ DONE:
 
 // TestPlantedForSanitizer runs the fault that the named tool of compute-sanitizer must find: a tool
 // that finds nothing in TestKernels proves something only when it finds this. gpu-bundle's run.sh
-// --sanitize runs both. There is no need for initcheck: in TestKernels all that nobody has written
+// --sanitize runs both. There is no need for initcheck: in TestKernels all that no one has written
 // is NaN.
 func TestPlantedForSanitizer(t *testing.T) {
 	tool := os.Getenv("ENGINETEST_SANITIZER_PLANT")

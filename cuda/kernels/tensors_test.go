@@ -163,7 +163,7 @@ func (r *run) operand(name string, d dtype, mode, rows, cols int, scale float64)
 	return operand{r.in(name, data), m, a.plane}
 }
 
-// put writes an element and gives what it became.
+// put writes an element and returns what it became.
 func (a *activation) put(data []byte, row, col int, v float64) float64 {
 	if a.mode == plain {
 		f32.put(data[4*(row*a.kb*32+col):], v)

@@ -91,7 +91,7 @@ func (c *PrefixCache) addValue(r *Request) {
 	c.next[r.hashes[0]] = func() uint64 { return last }
 }
 
-// serve gives a function that answers four requests, each with an image of 1 MiB, and keeps their
+// serve returns a function that answers four requests, each with an image of 1 MiB, and keeps their
 // hashes for the next round.
 //
 //go:noinline

@@ -13,7 +13,7 @@ import (
 var served []func(id string) bool
 
 // TestRealEngine: the bundled engine, its parts and its memory. Shut down as it should be, nothing
-// is left; a method value that somebody kept keeps the handle, and not the weights.
+// is left; a method value that someone kept keeps the handle, and not the weights.
 func TestRealEngine(t *testing.T) {
 	run := func(keep bool) (refs []*leakcheck.Ref) {
 		e, err := engine.Open(t.Context(), engine.Config{Model: fixtures.Bundled(), KVCacheBytes: 8 << 20})

@@ -1,5 +1,5 @@
-// Package server_test shows servers as engines: a server of one's own in a fixture, one server for a whole package, for a
-// testify suite, for a benchmark and for a fuzz test.
+// Package server_test shows servers as engines: a server of one's own in a fixture, one server for
+// a whole package, for a testify suite, for a benchmark and for a fuzz test.
 //
 //	go test ./examples/server -v
 //	SERVER='llama-server -m model.gguf --port {port}' go test ./examples/server -v
@@ -82,7 +82,8 @@ func needsServer(tb testing.TB) {
 	}
 }
 
-// TestServer has a server of its own: in the end no process, no connection, no file of it is left, or the test fails.
+// TestServer has a server of its own: in the end no process, no connection, no file of it is left,
+// or the test fails.
 func TestServer(t *testing.T) {
 	needsServer(t)
 	r := harness.Start(t, open().With(server.For(t)))
@@ -91,7 +92,8 @@ func TestServer(t *testing.T) {
 	require.Equal(t, a, b)
 }
 
-// TestShared uses the package's server. Nothing of it is owned here, so the proof is that it is as idle as before.
+// TestShared uses the package's server. Nothing of it is owned here, so the proof is that it is as
+// idle as before.
 func TestShared(t *testing.T) {
 	needsServer(t)
 	r := harness.Start(t, server.Attach(shared.URL()))
@@ -127,7 +129,8 @@ func BenchmarkGenerate(b *testing.B) {
 	}
 }
 
-// FuzzPrompt asks for whatever the fuzzer makes up: the server may refuse a prompt, and must live on.
+// FuzzPrompt asks for whatever the fuzzer makes up: the server may refuse a prompt, and must live
+// on.
 func FuzzPrompt(f *testing.F) {
 	f.Add("The lighthouse")
 	f.Add("\x00\xff{\"")

@@ -65,7 +65,7 @@ func victim() {
 		_, err = e.Generate(context.Background(), some(400), some(400))
 	}
 	fmt.Println("victim:", err)
-	time.Sleep(time.Minute) // nobody but the test ends it
+	time.Sleep(time.Minute) // no one but the test ends it
 }
 
 // rounds is how often something is repeated.
@@ -118,7 +118,7 @@ func (m mode) config() engine.Config {
 	}
 }
 
-// on gives a fault that strikes the last device alone: the others only notice.
+// on returns a fault that strikes the last device alone: the others only notice.
 func on(cfg engine.Config, f engine.Fault) []engine.Fault {
 	f.Rank = cfg.TensorParallel - 1
 	return []engine.Fault{f}
@@ -248,7 +248,7 @@ func failedStart(t *testing.T, ctx context.Context, cfg engine.Config) error {
 	return err
 }
 
-// some is a short request that does not stop by itself before so many tokens.
+// some is a short request that does not stop by itself before this many tokens.
 func some(tokens int) engine.Request {
 	return engine.Request{Prompt: "The lighthouse", Sampling: engine.SamplingParams{MaxTokens: tokens, IgnoreEOS: true}}
 }
@@ -259,7 +259,7 @@ type answer struct {
 	err  error
 }
 
-// inFlight starts n requests that run when it returns, and gives what collects their answers. One
+// inFlight starts n requests that run when it returns, and returns what collects their answers. One
 // that is over before the others run, on a busy machine, is started again.
 func inFlight(t *testing.T, r *runner.Runner, e *engine.Engine, n, tokens int) func() []answer {
 	t.Helper()

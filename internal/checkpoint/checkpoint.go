@@ -78,7 +78,7 @@ func (c *Checkpoint) Mappings() []Mapping {
 	return list
 }
 
-// Has says whether there is such a tensor.
+// Has reports whether there is such a tensor.
 func (c *Checkpoint) Has(name string) bool {
 	_, ok := c.tensors[name]
 	return ok
@@ -139,8 +139,8 @@ func (c *Checkpoint) TokenizerPath() string {
 	return path
 }
 
-// present says whether a folder lists a file, be it a link that leads nowhere, as half a download
-// leaves behind: that is broken, not optional.
+// present reports whether a folder lists a file, be it a link that leads nowhere, as half a
+// download leaves behind: that is broken, not optional.
 func present(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

@@ -64,7 +64,7 @@ func (d DType) bits() uint64 {
 // Size is the size of an element in bytes; 0 for a type smaller than a byte or unknown.
 func (d DType) Size() int { return int(d.bits() / 8) }
 
-// IsWeight says whether the engine computes with weights of this type.
+// IsWeight reports whether the engine computes with weights of this type.
 func (d DType) IsWeight() bool { return d == F32 || d == BF16 || d == F16 }
 
 const weightTypes = "F32, BF16 or F16"

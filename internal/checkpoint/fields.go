@@ -58,7 +58,7 @@ func (f *fields) fail(key, reason, got, want string) {
 	}
 }
 
-// has says whether the key is there and not null; isNull, whether it is there and null.
+// has reports whether the key is there and not null; isNull, whether it is there and null.
 func (f *fields) has(key string) bool { return len(f.raw[key]) > 0 && !f.isNull(key) }
 
 func (f *fields) isNull(key string) bool { return bytes.Equal(f.raw[key], []byte("null")) }

@@ -5,7 +5,7 @@ import (
 	"io/fs"
 )
 
-// generationEOS gives the ids that end a sequence by generation_config.json; nil when there is no
+// generationEOS returns the ids that end a sequence by generation_config.json; nil when there is no
 // such file or it has none. What else is in it, the sampling that the model's authors recommend, is
 // not used: a request says how it is sampled.
 func generationEOS(path string, vocab int) ([]int32, error) {

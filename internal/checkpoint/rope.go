@@ -69,9 +69,9 @@ func (f *fields) llama3(r *Rope, maxPos int) {
 	}
 }
 
-// InvFreq gives the headDim/2 inverse frequencies: position p turns pair i by p*InvFreq[i] radians.
-// They are float32, rounded where transformers rounds: at position 300 one unit in the last place
-// already shows in the logits. Formula: transformers, modeling_rope_utils.py,
+// InvFreq returns the headDim/2 inverse frequencies: position p turns pair i by p*InvFreq[i]
+// radians. They are float32, rounded where transformers rounds: at position 300 one unit in the
+// last place already shows in the logits. Formula: transformers, modeling_rope_utils.py,
 // _compute_llama3_parameters.
 func (r Rope) InvFreq(headDim int) []float64 {
 	freqs := make([]float64, headDim/2)

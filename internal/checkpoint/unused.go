@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// unused are the names of the tensors that nobody has asked Weight for.
+// unused are the names of the tensors that no one has asked Weight for.
 type unused struct {
 	mu    sync.Mutex
 	names map[string]bool

@@ -28,7 +28,7 @@ func newPages(rng *rand.Rand, blocks, blockSize, kvHeads, dim int) *pages {
 	return c
 }
 
-// add writes a sequence's whole context, and gives its part of a batch in which its last n
+// add writes a sequence's whole context, and returns its part of a batch in which its last n
 // positions are the queries.
 func (c *pages) add(p *Pool, rng *rand.Rand, id, context, n, start int) AttnSeq {
 	blocks := (context + c.BlockSize - 1) / c.BlockSize

@@ -44,7 +44,7 @@ func seconds(f func()) float64 {
 	return time.Since(t).Seconds()
 }
 
-// besideStream runs work, which reads so many bytes, in turns with a stream over 128 MB.
+// besideStream runs work, which reads this many bytes, in turns with a stream over 128 MB.
 func besideStream(b *testing.B, p *Pool, bytes int64, work func()) {
 	b.Helper()
 	mem := mapped(b, 128<<20)

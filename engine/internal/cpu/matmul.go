@@ -148,7 +148,7 @@ func (l *Linear) check(x []float32, m, cols int) {
 	}
 }
 
-// panels is the number of panels of so many rows.
+// panels is the number of panels of this many rows.
 func (l *Linear) panels(rows int) int { return (l.W.Rows + rows - 1) / rows }
 
 // panelRows is the number of weight rows in a panel. When x passes once, the weights only stream

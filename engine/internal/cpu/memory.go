@@ -47,8 +47,8 @@ type AllocatorConfig struct {
 	Before func(owner string, bytes int64) error
 }
 
-// Allocator gives out device memory: mapped outside the Go heap, zeroed, entered in a ledger. Pages
-// cost nothing until they are touched. It is safe for concurrent use.
+// Allocator hands out device memory: mapped outside the Go heap, zeroed, entered in a ledger.
+// Pages cost nothing until they are touched. It is safe for concurrent use.
 type Allocator struct {
 	device   string
 	ledger   *ledger.Ledger
@@ -92,7 +92,7 @@ func (a *Allocator) Memory() (free, total int64, err error) {
 	return free, total, err
 }
 
-// Alloc maps so many zeroed bytes for an owner. Errors: what Before gave, or an *[OutOfMemory].
+// Alloc maps this many zeroed bytes for an owner. Errors: what Before gave, or an *[OutOfMemory].
 func (a *Allocator) Alloc(owner string, bytes int64) (*Buffer, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("cpu: %s asked for %d bytes", owner, bytes)
@@ -150,7 +150,7 @@ type Buffer struct {
 	size  int64
 }
 
-// Free gives the memory back. It works once; then the error wraps [ErrFreed].
+// Free releases the memory. It works once; then the error wraps [ErrFreed].
 func (b *Buffer) Free() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

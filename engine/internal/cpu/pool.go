@@ -53,10 +53,10 @@ func (p *Panic) Error() string {
 	return fmt.Sprintf("%v\n\nin a thread of the CPU device:\n%s", p.Value, p.Stack)
 }
 
-// Unwrap gives the body's panic value when it is an error.
+// Unwrap returns the body's panic value when it is an error.
 func (p *Panic) Unwrap() error { err, _ := p.Value.(error); return err }
 
-// NewPool starts a pool of so many threads, 0 for GOMAXPROCS, with the kernels of [Detect]. The
+// NewPool starts a pool of this many threads, 0 for GOMAXPROCS, with the kernels of [Detect]. The
 // error is a *[TierError].
 func NewPool(threads int) (*Pool, error) {
 	t, err := Detect()
@@ -146,7 +146,7 @@ func (p *Pool) work(w *worker) {
 			if p.pending() == nil && !p.closed.Load() { // looked at after asleep is set: whoever publishes a job later sees it
 				<-w.wake
 			} else if !w.asleep.CompareAndSwap(true, false) {
-				<-w.wake // somebody is waking us already: take the token
+				<-w.wake // someone is waking us already: take the token
 			}
 			continue
 		}

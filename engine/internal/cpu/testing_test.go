@@ -54,7 +54,7 @@ func random(rng *rand.Rand, n int) []float32 {
 
 func rngOf(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
 
-// matrix makes random weights of a type, and gives their exact values.
+// matrix makes random weights of a type, and returns their exact values.
 func matrix(rng *rand.Rand, t DType, rows, cols int) (Matrix, []float64) {
 	w := Matrix{Type: t, Rows: rows, Cols: cols, Data: make([]byte, rows*cols*t.Size())}
 	exact := make([]float64, rows*cols)

@@ -128,7 +128,7 @@ func orDefault(n, def int) int {
 	return n
 }
 
-// floats takes so many float32 for an owner until Close.
+// floats takes this many float32 for an owner until Close.
 func (r *Runner) floats(owner string, n int) ([]float32, error) {
 	b, err := r.alloc.Alloc(owner, 4*int64(n))
 	if err != nil {

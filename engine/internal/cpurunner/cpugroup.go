@@ -10,7 +10,7 @@ import (
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
-// NewGroup makes a runner of an open checkpoint for so many devices, which the CPU emulates: each
+// NewGroup makes a runner of an open checkpoint for this many devices, which the CPU emulates: each
 // has memory, a KV cache and threads of its own. Options are of all of them together where they are
 // Threads, else of each; hooks gives those of a rank. The checkpoint is the runner's from then on;
 // ranks after the first open it again. The error is a *[modelrunner.SplitError] when the model does

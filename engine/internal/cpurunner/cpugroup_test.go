@@ -28,8 +28,8 @@ type sleeper interface {
 	modelrunner.KVCopier
 }
 
-// openGroup makes ranks of a checkpoint with so many KV blocks each; the test's end closes them and
-// checks that the ledger is empty.
+// openGroup makes ranks of a checkpoint with this many KV blocks each; the test's end closes them
+// and checks that the ledger is empty.
 func openGroup(tb testing.TB, dir string, ranks int, o Options, hooks func(int) modelrunner.Hooks, blocks int) sleeper {
 	tb.Helper()
 	ckpt, err := checkpoint.Open(dir)

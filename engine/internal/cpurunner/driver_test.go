@@ -14,8 +14,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// open makes a runner of a testdata checkpoint with so many KV blocks; the test's end closes it and
-// checks that its ledger is empty.
+// open makes a runner of a testdata checkpoint with this many KV blocks; the test's end closes it
+// and checks that its ledger is empty.
 func open(tb testing.TB, dir string, o Options, blocks int) *Runner {
 	tb.Helper()
 	ckpt, err := checkpoint.Open(dir)
@@ -137,7 +137,7 @@ func (d *driver) run(chunk, n int) {
 	d.seqs = done
 }
 
-// logits runs a whole prompt, chunk by chunk, and gives the logits at each of its positions.
+// logits runs a whole prompt, chunk by chunk, and returns the logits at each of its positions.
 func (d *driver) logits(prompt []int32, chunk int) []float32 {
 	var out []float32
 	d.seqs = nil

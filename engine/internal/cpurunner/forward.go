@@ -88,7 +88,7 @@ func (r *Runner) attention(b *modelrunner.Batch) []cpu.AttnSeq {
 	return seqs
 }
 
-// project gives the logits [len(rows), VocabSize] of some rows of the residual stream, at most
+// project returns the logits [len(rows), VocabSize] of some rows of the residual stream, at most
 // logitRows; on the first rank only.
 func (r *Runner) project(rows []int) ([]float32, error) {
 	d, n, width := r.HiddenSize, len(rows), r.VocabSize
@@ -116,7 +116,7 @@ func (r *Runner) project(rows []int) ([]float32, error) {
 	})
 }
 
-// results computes the logits of the rows that somebody asks for, and what is asked of them.
+// results computes the logits of the rows that someone asks for, and what is asked of them.
 func (r *Runner) results(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) {
 	out := make([]modelrunner.SeqResult, len(b.Seqs))
 	var rows []int

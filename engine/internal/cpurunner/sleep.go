@@ -91,7 +91,7 @@ func (r *Runner) adopt(ckpt *checkpoint.Checkpoint) {
 	r.parts.Add(p)
 }
 
-// enter puts the files in the ledger as a device's, and nobody else's.
+// enter puts the files in the ledger as a device's, and no one else's.
 func (f *files) enter(l *ledger.Ledger, device string) {
 	_ = f.strike(l) // its own ids, which are live
 	for _, m := range f.ckpt.Mappings() {

@@ -60,7 +60,7 @@ type cut struct {
 
 func whole(n int) cut { return cut{modelrunner.Range{Lo: 0, Hi: n}, n} }
 
-// times is the cut of heads of so many elements.
+// times is the cut of heads of this many elements.
 func (c cut) times(n int) cut { return cut{modelrunner.Range{Lo: c.Lo * n, Hi: c.Hi * n}, c.of * n} }
 
 // bind finds and checks every tensor of the model. Norms and biases get their memory later, in

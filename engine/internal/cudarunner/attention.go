@@ -28,7 +28,7 @@ func (r *Runner) keysValues(i int) (k, v cuda.DevicePtr) {
 	return k, k + cuda.DevicePtr(half)
 }
 
-// placesHeads says whether the product of queries, keys and values is one that rotates them and
+// placesHeads reports whether the product of queries, keys and values is one that rotates them and
 // puts them in their places.
 func (r *Runner) placesHeads(s *step, m matrix) bool {
 	return !s.decode && r.tiled() && r.HeadDim&(r.HeadDim-1) == 0 && r.wgmma(m, s.tokens) && r.splits(m, s.tokens) == 1
@@ -104,7 +104,7 @@ func (r *Runner) prefill(s *step, i int, out output) error {
 // tileRows is how many rows of a sequence a block of the prefill kernels takes.
 const tileRows = 64
 
-// tiled says whether there is a prefill kernel for this model.
+// tiled reports whether there is a prefill kernel for this model.
 func (r *Runner) tiled() bool {
 	return !r.kvF32 && r.HeadDim == r.headPad && slices.Contains([]int{64, 80, 96, 128}, r.HeadDim)
 }

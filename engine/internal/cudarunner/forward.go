@@ -126,7 +126,7 @@ func (r *Runner) layerOfMany(s *step, i int) error {
 	return r.addProduct(s, l.down, w.mlp, mode)
 }
 
-// mode is how the inputs of products are kept in a step of so many rows.
+// mode is how the inputs of products are kept in a step of this many rows.
 func (r *Runner) mode(tokens int) int {
 	switch {
 	case r.weight == f32:
@@ -228,8 +228,8 @@ func (r *Runner) rowWarps(m matrix) int {
 	return 1
 }
 
-// wgmma says whether a product goes to Hopper's kernels: 16-bit rows, columns in pairs of blocks,
-// results that can be written 16 bytes at a time.
+// wgmma reports whether a product goes to Hopper's kernels: 16-bit rows, columns in pairs of
+// blocks, results that can be written 16 bytes at a time.
 func (r *Runner) wgmma(m matrix, tokens int) bool {
 	return r.kernels.hopper && tokens > skinnyRows && r.mode(tokens) == round && m.kb()%2 == 0 && m.rows%4 == 0
 }

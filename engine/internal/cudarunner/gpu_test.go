@@ -156,8 +156,8 @@ func (d *driver) generate(r modelrunner.Runner, chunk int) {
 	}
 }
 
-// compare runs all sequences on two runners, both on the tokens that the first one draws, and gives
-// the largest difference of two log-probabilities.
+// compare runs all sequences on two runners, both on the tokens that the first one draws, and
+// returns the largest difference of two log-probabilities.
 func (d *driver) compare(a, b modelrunner.Runner, chunk int) float64 {
 	d.t.Helper()
 	worst := 0.0

@@ -20,7 +20,7 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// gpus are so many GPUs; with fewer the test is skipped, and says how many there are.
+// gpus are this many GPUs; with fewer the test is skipped, and says how many there are.
 func gpus(tb testing.TB, n int) []cuda.Device {
 	tb.Helper()
 	all, err := gpu(tb).Driver().Devices()

@@ -78,9 +78,9 @@ func (k *kernelSet) function(name string) (*cuda.Function, error) {
 	return f, nil
 }
 
-// ofOneRow says whether a kernel is one of a layer of a step of one row. Those overlap, and an SM
-// has to be empty to divide its memory into cache and shared memory in another way, so all want it
-// to be shared memory. Left to the driver, the graph of a step took 0.711 ms instead of 0.699.
+// ofOneRow reports whether a kernel is one of a layer of a step of one row. Those overlap, and an
+// SM has to be empty to divide its memory into cache and shared memory in another way, so all want
+// it to be shared memory. Left to the driver, the graph of a step took 0.711 ms instead of 0.699.
 func ofOneRow(name string) bool {
 	return strings.HasPrefix(name, "gemv") || strings.HasPrefix(name, "attend") && strings.HasSuffix(name, "_1")
 }

@@ -164,7 +164,7 @@ func (c *copier) open(r *Runner) (err error) {
 	return nil
 }
 
-// close gives back what open made.
+// close releases what open made.
 func (c *copier) close() error {
 	c.life.Lock()
 	defer c.life.Unlock()

@@ -102,7 +102,7 @@ func livesOf(t *testing.T, kind string) {
 		per(after.inUse, before.inUse), per(after.fromSystem, before.fromSystem), before.arenas, after.arenas, each(after.inGo, before.inGo))
 }
 
-// life is a worker with the first so many things.
+// life is a worker with the first this many things.
 func life(t *testing.T, v cuda.Device, kind int) {
 	if kind == 0 {
 		done := make(chan struct{})

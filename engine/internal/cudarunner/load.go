@@ -112,7 +112,7 @@ func (r *Runner) newLoader(b *binder) (*loader, error) {
 	return s, err
 }
 
-// drop gives back what loading needed. What would not go is the runner's, and tried again with the
+// drop releases what loading needed. What would not go is the runner's, and tried again with the
 // rest.
 func (r *Runner) drop(s *loader) error {
 	err := s.free()

@@ -14,8 +14,8 @@ type pass struct {
 	first []int // and which of its rows is the first here
 }
 
-// passesOf cuts a batch into passes of at most so many rows. What a sequence has in one pass is in
-// the KV cache when its next one comes.
+// passesOf cuts a batch into passes of at most this many rows. What a sequence has in one pass is
+// in the KV cache when its next one comes.
 func passesOf(b *modelrunner.Batch, most int) []pass {
 	var passes []pass
 	for at := 0; at < len(b.Tokens); at += most {

@@ -94,8 +94,8 @@ func (b *mailbox) close() error {
 	return b.state.Free()
 }
 
-// reduce adds a product of so many rows, that this and the other ranks have in so many parts each
-// in work.y, to the residual stream.
+// reduce adds a product of this many rows, that this and the other ranks have in this many parts
+// each in work.y, to the residual stream.
 func (r *Runner) reduce(rows, parts int, bias int64) error {
 	w, b, ld := &r.work, r.mailbox, r.work.h.kb*32
 	stride := int64(rows * ld)
@@ -182,7 +182,7 @@ func (l *link) Reset() {
 	l.broken.Store(false)
 }
 
-// Waiting says whether a rank has queued its step and waits for the device, as one does whose
+// Waiting reports whether a rank has queued its step and waits for the device, as one does whose
 // kernels wait for another rank.
 func (l *link) Waiting(rank int) bool {
 	r := l.runners[rank]

@@ -259,7 +259,7 @@ func (m *measurement) others() {
 	}
 }
 
-// batchOf makes a batch of n sequences with so many new tokens each behind a context.
+// batchOf makes a batch of n sequences with this many new tokens each behind a context.
 func batchOf(n, context, fresh int) *modelrunner.Batch {
 	b := &modelrunner.Batch{}
 	blocks := (context + fresh + 15) / 16

@@ -182,7 +182,7 @@ func (r *Runner) takeMemory(b *binder) error {
 	return r.takeModel(b.bytes, func() error { return r.load(b) })
 }
 
-// takeModel takes what a sleep gives back, but the KV cache. fill fills the weights, which have so
+// takeModel takes what a sleep releases, but the KV cache. fill fills the weights, which have so
 // many bytes, unless they are there.
 func (r *Runner) takeModel(bytes int64, fill func() error) (err error) {
 	if r.weights == nil {

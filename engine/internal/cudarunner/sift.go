@@ -41,7 +41,7 @@ type found struct {
 
 const foundBytes = int64(unsafe.Sizeof(found{}))
 
-// wanted is a row whose logits somebody wants: to draw the next token of a sequence, or the
+// wanted is a row whose logits someone wants: to draw the next token of a sequence, or the
 // log-probabilities of a prompt token.
 type wanted struct {
 	row      int
@@ -52,7 +52,7 @@ type wanted struct {
 	host     bool          // the host does it: see [sample.Params.HostOnly]
 }
 
-// wants says whether any row of a batch is wanted.
+// wants reports whether any row of a batch is wanted.
 func wants(b *modelrunner.Batch) bool {
 	return slices.ContainsFunc(b.Seqs, func(s modelrunner.Seq) bool { return s.Sampler != nil || len(s.Targets) > 0 })
 }
@@ -99,7 +99,7 @@ func ruleOf(p *sample.Params, vocab int) rule {
 	return d
 }
 
-// rules gives each row's rule, and the edits of all, in memory that the next call overwrites.
+// rules returns each row's rule, and the edits of all, in memory that the next call overwrites.
 // Without a row to be sifted there are none. Of a group's ranks only the first draws, and touches
 // the sequences' states.
 func (r *Runner) rules(b *modelrunner.Batch, rows []wanted) ([]rule, []sample.Edit) {
@@ -152,7 +152,7 @@ func setDraw(to []int32, s *sample.State) {
 // depend on it.
 func (r *Runner) siftShares(rows int) int { return max(1, min(8*r.kernels.sms/rows, raceShares)) }
 
-// sift draws from n rows as their rules say, and gives what is likely in them.
+// sift draws from n rows as their rules say, and returns what is likely in them.
 func (r *Runner) sift(s *step, n int) error {
 	w, vocab, room := &r.work, r.VocabSize, r.work.room
 	logits, edited, rules, draws := w.ptr(w.logits), w.ptr(w.edited), s.in.rules, s.in.draws

@@ -18,7 +18,7 @@ func (r *Runner) Sleep(keep bool) error {
 	return r.giveBack(keep, func(modelrunner.Part) bool { return true })
 }
 
-// FreeWeights gives back what WakeWeights takes: it is Sleep, but the KV cache stays.
+// FreeWeights releases what WakeWeights takes: it is Sleep, but the KV cache stays.
 func (r *Runner) FreeWeights(keep bool) error {
 	return r.giveBack(keep, func(p modelrunner.Part) bool { return p.Owner != kvCache })
 }

@@ -17,7 +17,7 @@ type staging struct {
 	tokens *cuda.Pinned // the drawn ones, written by a kernel or copied, and what was found for log-probabilities
 }
 
-// make takes room for so many bytes of inputs.
+// make takes room for this many bytes of inputs.
 func (g *staging) make(r *Runner, bytes int64) error {
 	if hook := r.options.Hooks.Allocate; hook != nil {
 		if err := hook("staging", bytes); err != nil {
@@ -70,7 +70,7 @@ type inputs struct {
 // a graph.
 type sizes struct{ tokens, rows, rules, seqs, tiles, maxTable, edits int }
 
-// place divides memory into a step's inputs and gives their addresses; with no memory it only
+// place divides memory into a step's inputs and returns their addresses; with no memory it only
 // counts.
 func place(memory []int32, base cuda.DevicePtr, n sizes) (in inputs, at addresses) {
 	for _, f := range []struct {

@@ -71,7 +71,7 @@ type matrix struct {
 // kb is the number of column blocks of 32.
 func (m matrix) kb() int { return (m.cols + 31) / 32 }
 
-// binder finds an architecture's tensors in a checkpoint, and gives each, or the rank's share of
+// binder finds an architecture's tensors in a checkpoint, and returns each, or the rank's share of
 // it, its place. It keeps the first error and goes on, so that its callers read like the model.
 type binder struct {
 	from    *checkpoint.Checkpoint
@@ -216,7 +216,7 @@ func rowsOfHeads(heads modelrunner.Range, dim int) modelrunner.Range {
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
-// take gives so many bytes their place.
+// take assigns this many bytes their place.
 func (b *binder) take(n int64) int64 {
 	at := b.bytes
 	b.bytes += (n + 255) / 256 * 256
@@ -248,12 +248,12 @@ func (b *binder) tensor(name string, shape ...int) checkpoint.Tensor {
 	return t
 }
 
-// rows is a tensor of so many rows, of which some fill rows of a matrix.
+// rows is a tensor of this many rows, of which some fill rows of a matrix.
 func (b *binder) rows(m matrix, name string, of int, take modelrunner.Range, step, base int) {
 	b.pieces = append(b.pieces, piece{src: rowsOf(b.tensor(name, of, m.cols), take), to: m, step: step, base: base})
 }
 
-// columns is a tensor of so many columns, of which some are a matrix.
+// columns is a tensor of this many columns, of which some are a matrix.
 func (b *binder) columns(m matrix, name string, of int, take modelrunner.Range) {
 	b.pieces = append(b.pieces, piece{src: b.tensor(name, m.rows, of), to: m, step: 8, skip: take.Lo})
 }

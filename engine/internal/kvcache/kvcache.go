@@ -1,4 +1,4 @@
-// Package kvcache keeps the books of a paged KV cache: which block belongs to which sequence, and
+// Package kvcache tracks the blocks of a paged KV cache: which block belongs to which sequence, and
 // which blocks hold a prefix that another sequence can use again. It never touches the memory
 // itself.
 //
@@ -69,7 +69,7 @@ type Cache struct {
 	scratch   []byte
 }
 
-// New makes the books of a cache of so many blocks of blockSize tokens; without prefix nothing is
+// New tracks a cache of this many blocks of blockSize tokens; without prefix nothing is
 // shared.
 func New(blocks, blockSize int, prefix bool) *Cache {
 	c := &Cache{blockSize: blockSize, prefix: prefix, blocks: make([]block, blocks), head: none, tail: none, index: map[Hash]int32{}}
@@ -86,7 +86,7 @@ func (c *Cache) BlockSize() int { return c.blockSize }
 // Capacity is the number of tokens that the whole cache holds.
 func (c *Cache) Capacity() int { return len(c.blocks) * c.blockSize }
 
-// Stats gives the counters.
+// Stats returns the counters.
 func (c *Cache) Stats() Stats {
 	return Stats{Blocks: len(c.blocks), Used: len(c.blocks) - c.free, Cached: c.cached, Queries: c.queries, Hits: c.hits}
 }
@@ -122,7 +122,7 @@ func (c *Cache) Admit(t *Table, tokens []int32, limit int, read bool) (hit int, 
 	return hit, c.Grow(t, hit+min(limit, len(tokens)-hit))
 }
 
-// Keys gives the hashes of the blocks that a prefix of tokens can be hit in, and how many of them
+// Keys returns the hashes of the blocks that a prefix of tokens can be hit in, and how many of them
 // the cache has, from the first on. A sequence that is not admitted, and wants more of them from
 // elsewhere, uses Reserve. The hashes are not to be changed.
 func (c *Cache) Keys(t *Table, tokens []int32) (keys []Hash, cached int) {
@@ -217,7 +217,7 @@ func (c *Cache) Commit(t *Table, tokens []int32, n int) (keys []Hash, blocks []i
 	return t.hashes[first:t.known], t.blocks[first:t.known]
 }
 
-// Free gives the sequence's blocks back. The last ones are reused first: a shorter prefix serves
+// Free releases the sequence's blocks. The last ones are reused first: a shorter prefix serves
 // more sequences.
 func (c *Cache) Free(t *Table) {
 	for i := len(t.blocks) - 1; i >= 0; i-- {
@@ -228,7 +228,7 @@ func (c *Cache) Free(t *Table) {
 	t.blocks, t.known = t.blocks[:0], 0
 }
 
-// giveBack puts a block that nobody uses any more in the free list.
+// giveBack puts a block that no one uses any more in the free list.
 func (c *Cache) giveBack(b int32) {
 	switch {
 	case c.blocks[b].refs > 0:

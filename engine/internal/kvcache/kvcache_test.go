@@ -16,7 +16,7 @@ func ids(n, first int) []int32 {
 	return out
 }
 
-// run takes a sequence through admission and computation of all its tokens, and gives its prefix
+// run takes a sequence through admission and computation of all its tokens, and returns its prefix
 // hit.
 func run(t require.TestingT, c *Cache, tab *Table, tokens []int32) int {
 	hit, ok := c.Admit(tab, tokens, len(tokens), true)

@@ -207,7 +207,7 @@ func (g *Group) FreeMemory() (free, total int64, err error) {
 	return free, total, nil
 }
 
-// AllocateKV implements [Runner]: so many blocks on every rank, or on none if they can undo it.
+// AllocateKV implements [Runner]: this many blocks on every rank, or on none if they can undo it.
 func (g *Group) AllocateKV(blocks int) error {
 	done := make([]bool, len(g.ranks))
 	err := g.each(func(i int) error {

@@ -47,21 +47,21 @@ type Runner interface {
 	KVBytesPerBlock() int64
 	// FreeMemory is what the device could still give to the KV cache, and its total, in bytes.
 	FreeMemory() (free, total int64, err error)
-	// AllocateKV makes a KV cache of so many blocks. Once, and again after Sleep.
+	// AllocateKV makes a KV cache of this many blocks. Once, and again after Sleep.
 	AllocateKV(blocks int) error
 	// Execute runs one step. An error is the engine's death; what concerns one sequence alone is in
 	// its SeqResult.
 	Execute(*Batch) ([]SeqResult, error)
 	// Holdings lists the device memory that the runner owns.
 	Holdings() []ledger.Holding
-	// Close gives everything back. It can be called once on any Runner, half-built too, and reports
+	// Close releases everything. It can be called once on any Runner, half-built too, and reports
 	// what would not go.
 	Close() error
 }
 
 // Threaded is a Runner that has a thread of its own.
 type Threaded interface {
-	// OnThread runs f on the thread, where calls of the runner need no hop to it, and gives f's
+	// OnThread runs f on the thread, where calls of the runner need no hop to it, and returns f's
 	// error. The thread does nothing else meanwhile. Close comes after.
 	OnThread(f func() error) error
 }

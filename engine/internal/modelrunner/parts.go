@@ -8,7 +8,7 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Part is something that a runner holds and gives back.
+// Part is something that a runner holds and releases.
 type Part struct {
 	Owner   string
 	Bytes   int64
@@ -72,7 +72,7 @@ func (ps *Parts) ReleaseFrom(n int) error {
 	return err
 }
 
-// release gives one part back. A panic is an error here: the parts that come after must go too.
+// release releases one part. A panic is an error here: the parts that come after must go too.
 func (ps *Parts) release(p Part) (err error) {
 	defer func() {
 		v := recover()

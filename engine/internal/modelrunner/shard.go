@@ -31,7 +31,7 @@ type Share struct {
 	Vocab        Range // of lm_head; the lengths differ by one at most
 }
 
-// First says whether the rank is the one that adds what is to be added once, the biases of o and
+// First reports whether the rank is the one that adds what is to be added once, the biases of o and
 // down, and that samples.
 func (s Shard) First() bool { return s.Rank == 0 }
 
@@ -61,7 +61,7 @@ func Split(c checkpoint.Config, s Shard) (Share, error) {
 	return out, nil
 }
 
-// undivided names the first size of a model that so many ranks cannot share.
+// undivided names the first size of a model that this many ranks cannot share.
 func undivided(c *checkpoint.Config, n int) (name string, value int) {
 	switch {
 	case c.NumHeads%n != 0:

@@ -31,16 +31,16 @@ type Connector interface {
 	// Store keeps a block under a key. read copies the block into the slice that it is given; when
 	// it fails, nothing is to be kept.
 	Store(ctx context.Context, key Key, read func(dst []byte) error) error
-	// Load gives write a block's bytes, which stay as they are until it returns. An error when the
-	// block is not there any more.
+	// Load returns write a block's bytes, which stay as they are until it returns. An error when
+	// the block is not there any more.
 	Load(ctx context.Context, key Key, write func(src []byte) error) error
-	// Has says whether a block can be loaded now, and counts as a use of it.
+	// Has reports whether a block can be loaded now, and counts as a use of it.
 	Has(key Key) bool
 	// Reset forgets all blocks. No transfer is under way.
 	Reset() error
 	// Usage is the number of blocks kept, and of those that there is room for.
 	Usage() (blocks, capacity int)
-	// Close gives everything back. No transfer is under way.
+	// Close releases everything. No transfer is under way.
 	Close() error
 }
 

@@ -34,7 +34,7 @@ type Tier struct {
 	settled  []*transfer   // to be taken notice of
 	storers  int           // goroutines that store
 	live     int           // goroutines
-	idle     chan struct{} // closed when there is none; nil when nobody waits for it
+	idle     chan struct{} // closed when there is none; nil when no one waits for it
 	outOfUse error
 }
 
@@ -45,7 +45,7 @@ type transfer struct {
 	blocks []int32
 	done   func(loaded int) // of a load
 	began  time.Time
-	over   bool // is or was in Tier.settled, or nobody wants it; guarded by Tier.mu
+	over   bool // is or was in Tier.settled, or no one wants it; guarded by Tier.mu
 	err    error
 	whole  []bool // each block; guarded by Tier.mu, as loaded
 	loaded int    // blocks, in a row from the first
@@ -105,7 +105,7 @@ func (t *Tier) Store(keys []Key, blocks []int32) {
 			return
 		}
 		t.storing[key] = x
-		t.cache.Hold(blocks[i]) // nobody else lets go of it but Finish
+		t.cache.Hold(blocks[i]) // no one else lets go of it but Finish
 	}
 }
 
@@ -340,8 +340,8 @@ func (t *Tier) Finish() {
 	}
 }
 
-// CancelStore gives up one store, the last that was queued, so that its block can be had; false when no
-// block is held.
+// CancelStore returns up one store, the last that was queued, so that its block can be had; false
+// when no block is held.
 func (t *Tier) CancelStore() bool {
 	t.Finish()
 	t.mu.Lock()
@@ -360,7 +360,7 @@ func (t *Tier) CancelStore() bool {
 	return true
 }
 
-// drain gives up every transfer and waits until the connector is idle, at most until ctx ends or
+// drain returns up every transfer and waits until the connector is idle, at most until ctx ends or
 // Options.Timeout is over. Even when it is not, device memory is safe from it.
 func (t *Tier) drain(ctx context.Context) error {
 	t.mu.Lock()
@@ -397,7 +397,7 @@ func (t *Tier) drain(ctx context.Context) error {
 	return e
 }
 
-// Reset gives up every transfer, lets go of all blocks of the device, forgets what is kept, and
+// Reset returns up every transfer, lets go of all blocks of the device, forgets what is kept, and
 // puts a tier back to use. When the connector stays busy (a [BusyError]), nothing is forgotten and
 // the tier is out of use until a Reset goes well: what it keeps is not found either.
 func (t *Tier) Reset(ctx context.Context) error {
@@ -412,7 +412,7 @@ func (t *Tier) Reset(ctx context.Context) error {
 	return err
 }
 
-// Close gives up every transfer and closes the connector; one that stays busy (a [BusyError]) is
+// Close returns up every transfer and closes the connector; one that stays busy (a [BusyError]) is
 // not closed, and its memory stays where it is. The device's books are left alone: Close works
 // after any failure.
 func (t *Tier) Close(ctx context.Context) error {
@@ -425,7 +425,7 @@ func (t *Tier) Close(ctx context.Context) error {
 	return t.conn.Close()
 }
 
-// Stats gives the counters.
+// Stats returns the counters.
 func (t *Tier) Stats() Stats {
 	s := t.stats
 	s.Blocks, s.Capacity = t.conn.Usage()

@@ -340,7 +340,7 @@ func TestYield(t *testing.T) {
 	assert.Zero(t, r.device.reads)
 }
 
-// A load that is given up calls nobody, and its blocks can be given back at once.
+// A load that is given up calls no one, and its blocks can be given back at once.
 func TestLoadGivenUp(t *testing.T) {
 	r := newRig(t, 0)
 	keys, _ := r.compute(3)

@@ -39,7 +39,7 @@ func newNoise(seed uint64, position int) noise {
 	return noise{key: [2]uint32{uint32(seed), uint32(seed >> 32)}, position: uint32(position)}
 }
 
-// four gives r of the tokens 4*group … 4*group+3.
+// four returns r of the tokens 4*group … 4*group+3.
 func (n noise) four(group int) [4]uint32 {
 	return philox([4]uint32{uint32(group), n.position, 0, 0}, n.key)
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Logprobs gives the log-probabilities, over a whole row of raw logits, of one token and of the k
+// Logprobs returns the log-probabilities, over a whole row of raw logits, of one token and of the k
 // most likely ones: best first, the token last when it is not among them (with its rank). Of equal
 // logits the lowest id ranks first. k is at most the row's length; a target outside the row is left
 // out. NaN counts as -Inf.

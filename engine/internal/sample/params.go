@@ -20,7 +20,7 @@ type Params struct {
 	LogitBias         map[int32]float32
 	Allowed           []int32   // nil allows every token
 	BadWords          [][]int32 // no output may contain one of these sequences
-	MinTokens         int       // StopIDs are masked until so many tokens are out
+	MinTokens         int       // StopIDs are masked until this many tokens are out
 	StopIDs           []int32   // EOS and stop_token_ids
 	Seed              uint64
 	Logprobs          int // -1: none; 0: the sampled token's only; k: the k most likely too; the vocabulary's size: all

@@ -30,7 +30,7 @@ type masked struct {
 	n  int
 }
 
-// Draw picks the next token of a sequence from its row of logits, which it overwrites, and gives
+// Draw picks the next token of a sequence from its row of logits, which it overwrites, and returns
 // the log-probabilities that the parameters ask for: over the whole vocabulary, before any
 // parameter. The order is vLLM's: log-probabilities, allowed ids, bad words, min tokens, logit
 // bias, penalties, n-grams; then greedy, or temperature, min-p, typical-p, epsilon, top-k, top-p
@@ -60,7 +60,7 @@ func (s *Sampler) Draw(st *State, row []float32) (int32, []Logprob, error) {
 	return token, s.Logprobs(raw, token, p.Logprobs), nil
 }
 
-// Edits says whether a processor changes the row.
+// Edits reports whether a processor changes the row.
 func (p *Params) Edits() bool {
 	return p.Allowed != nil || len(p.BadWords) > 0 || p.MinTokens > 0 || len(p.LogitBias) > 0 || p.penalizes() || p.NoRepeatNGram > 0
 }

@@ -93,7 +93,7 @@ func (s *State) hash(from, to int) uint64 {
 	return h
 }
 
-// same says whether n tokens from position a equal those from position b.
+// same reports whether n tokens from position a equal those from position b.
 func (s *State) same(a, b, n int) bool {
 	for i := range n {
 		if s.at(a+i) != s.at(b+i) {

@@ -58,7 +58,7 @@ func (o Options) requests(n, prompt, output, run int) []engine.Request {
 	return reqs
 }
 
-// generate gives how many of the requests' tokens, count of them, come out a second.
+// generate returns how many of the requests' tokens, count of them, come out a second.
 func generate(ctx context.Context, e *engine.Engine, count int, reqs []engine.Request) (float64, error) {
 	start := time.Now()
 	_, err := e.Generate(ctx, reqs...)

@@ -36,7 +36,7 @@ type Device struct {
 	Dir     string   // of testdata/tiny-llama and the other checkpoints
 	Owners  []string // of what a wake allocates; the weights are the first
 
-	// Open gives a runner without a KV cache, with MaxNumBatchedTokens 64, and what it enters its
+	// Open returns a runner without a KV cache, with MaxNumBatchedTokens 64, and what it enters its
 	// memory in; the test's end closes it.
 	Open func(t *testing.T, dir string, hooks modelrunner.Hooks) (Runner, *ledger.Ledger)
 	// Kept is what a sleep that keeps the weights has on the host, of what the runner held.

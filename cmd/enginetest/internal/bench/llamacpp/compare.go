@@ -154,7 +154,7 @@ func (m *match) ours(ctx context.Context, p pair, threads int) error {
 	return errors.Join(err1, err2, e.Shutdown(ctx))
 }
 
-// generate gives the rate of some of the tokens of a request, after a warm-up as long as
+// generate returns the rate of some of the tokens of a request, after a warm-up as long as
 // llama-bench's: the same prompt, or a token.
 func generate(ctx context.Context, e *engine.Engine, prompt, output, count int) (float64, error) {
 	req := engine.Request{PromptTokenIDs: make([]int32, prompt), Sampling: engine.SamplingParams{MaxTokens: output, IgnoreEOS: true}}
