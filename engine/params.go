@@ -153,7 +153,7 @@ func checkIDs(p *SamplingParams, vocab int) error {
 		}
 	}
 	if p.AllowedTokenIDs != nil && len(p.AllowedTokenIDs) == 0 {
-		return paramError("AllowedTokenIDs", "empty", "nil, or at least one id")
+		return paramError("AllowedTokenIDs", "empty", "left out, or at least one id")
 	}
 	for id := range p.LogitBias {
 		if err := checkID("LogitBias' token id", id, vocab); err != nil {

@@ -46,7 +46,7 @@ func TestParamsOutOfRange(t *testing.T) {
 		{"LogitBias[3]", "finite (it is clamped to ±100)", SamplingParams{LogitBias: map[int32]float64{3: nan}}},
 		{"LogitBias[3]", "finite (it is clamped to ±100)", SamplingParams{LogitBias: map[int32]float64{3: inf}}},
 		{"LogitBias' token id", "a token id in [0, 512)", SamplingParams{LogitBias: map[int32]float64{512: 1}}},
-		{"AllowedTokenIDs", "nil, or at least one id", SamplingParams{AllowedTokenIDs: []int32{}}},
+		{"AllowedTokenIDs", "left out, or at least one id", SamplingParams{AllowedTokenIDs: []int32{}}},
 		{"AllowedTokenIDs[1]", "a token id in [0, 512)", SamplingParams{AllowedTokenIDs: []int32{1, -1}}},
 		{"AllowedTokenIDs[0]", "a token id in [0, 512)", SamplingParams{AllowedTokenIDs: []int32{10_000_000}}},
 		{"StopTokenIDs[0]", "a token id in [0, 512)", SamplingParams{StopTokenIDs: []int32{512}}},

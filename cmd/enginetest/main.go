@@ -19,9 +19,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
+	"github.com/enginetest/enginetest/cmd/enginetest/internal/signals"
 	"github.com/enginetest/enginetest/engine"
 	"github.com/spf13/cobra"
 )
@@ -34,7 +33,7 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signals.Context()
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)

@@ -25,10 +25,12 @@ import (
 // serveOptions are what serve is told.
 type serveOptions struct {
 	engine  engine.Config
-	name    string // of the model
+	api     openai.Options
 	host    string
 	port    int
-	uds     string        // path of a unix socket; "": host and port
+	uds     string // path of a unix socket; "": host and port
+	tlsCert string
+	tlsKey  string
 	timeout time.Duration // for running requests to finish
 }
 
@@ -55,10 +57,16 @@ and 1 when requests were aborted, when the engine failed, or when the shutdown f
 			if o.port < 0 || o.port > 65535 {
 				return usagef("--port is %d, must be in [0, 65535]", o.port)
 			}
-			if o.engine.Model == "" {
-				o.engine.Model, o.name = fixtures.Bundled(), cmp.Or(o.name, "bundled")
+			if (o.tlsCert == "") != (o.tlsKey == "") {
+				return usagef("--tls-cert and --tls-key go together")
 			}
-			o.name = cmp.Or(o.name, filepath.Base(filepath.Clean(o.engine.Model)))
+			if o.host == "" && cmd.Flags().Changed("host") {
+				return usagef(`--host is "", must be an address; 0.0.0.0 or :: is every interface of this machine`)
+			}
+			if o.engine.Model == "" {
+				o.engine.Model, o.api.Name = fixtures.Bundled(), cmp.Or(o.api.Name, "bundled")
+			}
+			o.api.Name = cmp.Or(o.api.Name, filepath.Base(filepath.Clean(o.engine.Model)))
 			return serve(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -67,7 +75,15 @@ and 1 when requests were aborted, when the engine failed, or when the shutdown f
 	f.StringVar(&o.host, "host", "127.0.0.1", "address to listen on")
 	f.IntVar(&o.port, "port", 8000, "port to listen on; 0 takes a free one")
 	f.StringVar(&o.uds, "uds", "", "path of a unix socket to listen on instead")
-	f.StringVar(&o.name, "served-model-name", "", "the model's name in the API (default: the folder's)")
+	f.StringVar(&o.api.Name, "served-model-name", "", "the model's name in the API (default: the folder's)")
+	f.StringVar(&o.api.APIKey, "api-key", os.Getenv("ENGINETEST_API_KEY"), "what /v1 wants as a bearer token (default: $ENGINETEST_API_KEY, or none)")
+	f.Lookup("api-key").DefValue = "" // it is no text for a help page
+	f.StringVar(&o.tlsCert, "tls-cert", "", "file of a certificate; with --tls-key, the server speaks HTTPS")
+	f.StringVar(&o.tlsKey, "tls-key", "", "file of the certificate's key")
+	f.StringSliceVar(&o.api.AllowedHosts, "allowed-hosts", nil, "names in the Host header besides this machine's, on a loopback address; * is any")
+	f.StringSliceVar(&o.api.AllowedOrigins, "allowed-origins", nil, "web pages that may use the server from a browser (default: none)")
+	f.IntVar(&o.api.MaxPrompts, "max-prompts", 0, "prompts of one request (default 1024)")
+	f.IntVar(&o.api.MaxSeqs, "max-seqs", 0, "prompts times n of one request (default 2048)")
 	f.DurationVar(&o.timeout, "shutdown-timeout", 30*time.Second, "for running requests to finish after a signal; 0 aborts them at once")
 	engineFlags(f, &o.engine)
 	return cmd
@@ -75,6 +91,7 @@ and 1 when requests were aborted, when the engine failed, or when the shutdown f
 
 // The parts of the shutdown that have bounds of their own, behind --shutdown-timeout.
 const (
+	idleTimeout     = 2 * time.Minute // between two requests of a connection
 	handlersTimeout = 5 * time.Second // for handlers to write what they have
 	releaseTimeout  = 30 * time.Second
 )
@@ -88,11 +105,11 @@ func serve(ctx context.Context, o serveOptions, stdout, stderr io.Writer) (err e
 	if err != nil {
 		return err
 	}
-	handler := openai.New(o.name)
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	handler := openai.New(o.api)
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: idleTimeout}
 	new(unread).watch(server)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	go func() { served <- o.serveOn(server, l) }()
 	defer func() { err = errors.Join(err, closeServer(server, served)) }()
 
 	e, err := engine.Open(ctx, o.engine)
@@ -111,7 +128,7 @@ func serve(ctx context.Context, o serveOptions, stdout, stderr io.Writer) (err e
 	if chatError != nil {
 		fmt.Fprintln(stderr, "enginetest: no chat:", chatError)
 	}
-	if err := announce(stdout, l.Addr(), o.name); err != nil {
+	if err := announce(stdout, l.Addr(), o); err != nil {
 		return err
 	}
 	select {
@@ -125,6 +142,14 @@ func serve(ctx context.Context, o serveOptions, stdout, stderr io.Writer) (err e
 	}
 	handler.Drain()
 	return drain(e, o.timeout, signals, stderr)
+}
+
+// serveOn serves until the server is shut down.
+func (o *serveOptions) serveOn(s *http.Server, l net.Listener) error {
+	if o.tlsCert != "" {
+		return s.ServeTLS(l, o.tlsCert, o.tlsKey)
+	}
+	return s.Serve(l)
 }
 
 // drain lets the running requests finish until the timeout, or until another signal.
@@ -183,15 +208,18 @@ func onlyCancelled(err error) bool {
 }
 
 // announce prints where the server is, for the program that started it.
-func announce(w io.Writer, addr net.Addr, name string) error {
+func announce(w io.Writer, addr net.Addr, o serveOptions) error {
 	line := struct {
 		Address string `json:"address"`
 		URL     string `json:"url,omitempty"`
 		Model   string `json:"model"`
 		PID     int    `json:"pid"`
-	}{Address: addr.String(), Model: name, PID: os.Getpid()}
+	}{Address: addr.String(), Model: o.api.Name, PID: os.Getpid()}
 	if addr.Network() != "unix" {
 		line.URL = "http://" + addr.String()
+		if o.tlsCert != "" {
+			line.URL = "https://" + addr.String()
+		}
 	}
 	return json.NewEncoder(w).Encode(line)
 }

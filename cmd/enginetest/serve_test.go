@@ -23,13 +23,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/engine/openai"
 	"github.com/enginetest/enginetest/fixtures"
 )
 
 const (
 	serveChild = "ENGINETEST_TEST_MAIN"  // the test binary is enginetest
+	serveEarly = "ENGINETEST_TEST_EARLY" // a signal comes before main
 	serveFault = "ENGINETEST_TEST_FAULT" // the test binary serves with a fault: JSON of an engine.Fault
 )
+
+// A signal before main: in an init, as if one came in the first moments of the process.
+func init() {
+	if os.Getenv(serveEarly) != "" {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+	}
+}
 
 func TestMain(m *testing.M) {
 	switch {
@@ -48,7 +57,7 @@ func serveWithFault(text string) int {
 	if err := json.Unmarshal([]byte(text), &f); err != nil {
 		panic(err)
 	}
-	o := serveOptions{engine: engine.Config{Model: fixtures.Bundled(), Faults: []engine.Fault{f}}, host: "127.0.0.1", name: "faulty", timeout: 10 * time.Second}
+	o := serveOptions{engine: engine.Config{Model: fixtures.Bundled(), Faults: []engine.Fault{f}}, host: "127.0.0.1", api: openai.Options{Name: "faulty"}, timeout: 10 * time.Second}
 	fmt.Fprintln(os.Stderr, "loading")
 	if err := serve(ctx, o, os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -358,10 +367,32 @@ func TestServeCurl(t *testing.T) {
 		{"/v1/chat/completions", `{"messages": [{"role": "user", "content": "What is 12+30?"}], "temperature": 0, "stream": true}`, "data: [DONE]"},
 		{"/v1/chat/completions", `{"messages": [{"role": "user", "content": "What is 12+30?"}], "temperature": 0}`, `"content":" 42"`},
 	} {
-		out, err := exec.Command(curl, "-sS", "--max-time", "20", s.url+c.path, "-d", c.body).CombinedOutput()
+		out, err := exec.Command(curl, "-sS", "--max-time", "20", s.url+c.path, "-H", "Content-Type: application/json", "-d", c.body).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		assert.Contains(t, string(out), c.want)
 	}
 	s.signal(syscall.SIGTERM)
 	s.exit(exitDone)
+}
+
+// TestServeSignalBeforeMain: a signal is handled from the start of the process, not from that of main.
+func TestServeSignalBeforeMain(t *testing.T) {
+	t.Setenv(serveEarly, "1")
+	s := spawn(t, serveChild+"=1", "serve", "--port", "0")
+	<-s.exited
+	assert.Zero(t, s.code, s.stderr)
+	assert.Contains(t, s.stderr.String(), "signal while loading")
+}
+
+// TestServeFlags: what would open the server to the network by accident is refused.
+func TestServeFlags(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"--host=", "0.0.0.0 or :: is every interface"},
+		{"--tls-cert=x", "--tls-cert and --tls-key go together"},
+	} {
+		s := spawn(t, serveChild+"=1", "serve", "--port", "0", c.args)
+		<-s.exited
+		assert.Equal(t, exitUsage, s.code)
+		assert.Contains(t, s.stderr.String(), c.want)
+	}
 }

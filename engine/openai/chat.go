@@ -29,9 +29,11 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 		return m.noTemplates
 	}
 	var q chatRequest
-	if err := readRequest(r, &q); err != nil {
+	done, err := s.readRequest(w, r, m, &q)
+	if err != nil {
 		return err
 	}
+	defer done()
 	if err := s.checkModel(q.Model); err != nil {
 		return err
 	}
@@ -56,19 +58,28 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	case q.Logprobs:
 		params.Logprobs = new(int)
 	}
+	j := &job{s: s, m: m, common: &q.common, id: newID("chatcmpl-"), object: "chat.completion", choice: chatChoice, chat: true}
+	if err := j.checkSeqs(1); err != nil {
+		return err
+	}
 	text, err := q.render(r.Context(), m.templates)
 	if err != nil {
 		return err
 	}
-	j := &job{s: s, m: m, common: &q.common, id: newID("chatcmpl-"), object: "chat.completion", choice: chatChoice, chat: true}
 	if q.TopLogprobs != nil {
 		j.top = *q.TopLogprobs
 	}
-	ids := m.tok.Encode(text, false) // the template writes the special tokens
+	ids, err := m.encode(r.Context(), text, false) // the template writes the special tokens
+	if err != nil {
+		return err
+	}
 	if len(ids) == 0 {
 		return invalid("messages", "invalid_value", "the chat template makes an empty prompt of them")
 	}
-	j.add(ids, params)
+	if err := j.add(ids, params); err != nil {
+		return err
+	}
+	done()
 	return j.run(w, r)
 }
 

@@ -59,9 +59,11 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var q completionRequest
-	if err := readRequest(r, &q); err != nil {
+	done, err := s.readRequest(w, r, m, &q)
+	if err != nil {
 		return err
 	}
+	defer done()
 	if err := s.checkModel(q.Model); err != nil {
 		return err
 	}
@@ -79,16 +81,21 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 		params.Logprobs = q.Logprobs
 	}
 	j := &job{s: s, m: m, common: &q.common, id: newID("cmpl-"), object: "text_completion", choice: textChoice}
+	if err := j.checkSeqs(len(q.Prompt)); err != nil {
+		return err
+	}
 	for _, p := range q.Prompt {
 		ids := p.ids
 		if ids == nil {
-			if m.tok == nil {
-				return asAPIError(engine.ErrNoTokenizer)
+			if ids, err = m.encode(r.Context(), p.text, true); err != nil {
+				return err
 			}
-			ids = m.tok.Encode(p.text, true)
 		}
-		j.add(ids, params)
+		if err := j.add(ids, params); err != nil {
+			return err
+		}
 	}
+	done()
 	return j.run(w, r)
 }
 

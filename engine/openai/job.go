@@ -12,9 +12,6 @@ import (
 	"github.com/enginetest/enginetest/engine"
 )
 
-// writeTimeout is how long one event of a stream may take to be written: a client that reads nothing for so long is dropped, and its request aborted.
-const writeTimeout = time.Minute
-
 func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()) }
 
 // job is one API request: one or more prompts, answered together.
@@ -59,11 +56,25 @@ func (p *piece) extras(j *job, c map[string]any) {
 	}
 }
 
-func (j *job) add(ids []int32, params engine.SamplingParams) {
+func (j *job) add(ids []int32, params engine.SamplingParams) error {
 	if ids == nil {
 		ids = []int32{}
 	}
+	// A number of tokens that was asked for is not cut silently, as in vLLM.
+	if n := len(ids) + params.MaxTokens; j.common.MaxTokens != nil && len(ids) < j.m.maxLen && n > j.m.maxLen {
+		return invalid("max_tokens", "context_length_exceeded", "is %d, must be at most %d behind a prompt of %d tokens: the model's context has %d",
+			params.MaxTokens, j.m.maxLen-len(ids), len(ids), j.m.maxLen)
+	}
 	j.reqs = append(j.reqs, engine.Request{PromptTokenIDs: ids, Sampling: params})
+	return nil
+}
+
+// checkSeqs refuses a request for its number of sequences, before any work on its prompts.
+func (j *job) checkSeqs(prompts int) error {
+	if most := j.s.options.MaxSeqs; prompts > most/j.n() {
+		return invalid("n", "too_many", "%d prompts times %d is more than %d sequences (MaxSeqs)", prompts, j.n(), most)
+	}
+	return nil
 }
 
 // n is the number of choices of a prompt.
@@ -75,6 +86,13 @@ func (j *job) n() int {
 }
 
 func (j *job) run(w http.ResponseWriter, r *http.Request) error {
+	client := j.s.options.ClientOf(r)
+	if client == "" {
+		client = j.id
+	}
+	for i := range j.reqs {
+		j.reqs[i].Client = client
+	}
 	if j.common.Stream {
 		return j.stream(w, r)
 	}
@@ -130,7 +148,7 @@ func (j *job) stream(w http.ResponseWriter, r *http.Request) error {
 	offsets := map[int]*int{}
 	for d := range j.deltas(ctx) {
 		if d.err != nil {
-			if !events.begun || r.Context().Err() != nil {
+			if !events.begun {
 				return d.err
 			}
 			_ = events.send(asAPIError(d.err).body())
@@ -219,8 +237,6 @@ func (e *eventWriter) raw(data []byte) error {
 		e.w.Header().Set("Cache-Control", "no-cache")
 		e.begun = true
 	}
-	_ = e.rc.SetWriteDeadline(time.Now().Add(writeTimeout))   // a writer without deadlines is a test's
-	defer func() { _ = e.rc.SetWriteDeadline(time.Time{}) }() // the connection's next request has none
 	if _, err := fmt.Fprintf(e.w, "data: %s\n", data); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/enginetest/enginetest/engine"
@@ -67,20 +69,98 @@ var refused = map[string][]string{
 	"add_special_tokens": nil, "spaces_between_special_tokens": {"true"}, "min_tokens_to_keep": nil, "kv_transfer_params": nil,
 }
 
-// readRequest fills a struct from a body, field by field, so that an error names the field.
-func readRequest(r *http.Request, into any) error {
-	data, err := io.ReadAll(r.Body)
-	if err != nil {
+// UnmarshalJSON wants the names to the letter, where encoding/json takes any case.
+func (o *streamOptions) UnmarshalJSON(data []byte) error {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
 		return err
 	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	var raw map[string]json.RawMessage
-	if err := d.Decode(&raw); err != nil {
-		return invalid("", "invalid_json", "the body is not a JSON object: %v", jsonError(err))
+	for _, name := range slices.Sorted(maps.Keys(raw)) {
+		into := map[string]*bool{"include_usage": &o.IncludeUsage, "include_obfuscation": &o.IncludeObfuscation}[name]
+		if into == nil {
+			return invalid("stream_options."+name, "unknown_parameter", "unknown field")
+		}
+		if err := json.Unmarshal(raw[name], into); err != nil {
+			return err
+		}
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return invalid("", "invalid_json", "more than one JSON value in the body")
+	return nil
+}
+
+// readRequest fills a struct from a body. A large one waits for its turn to be worked on, which lasts
+// until the caller calls done.
+func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, m *model, into any) (done func(), err error) {
+	b, closeBody, err := s.openBody(w, r)
+	if err != nil {
+		return nil, err
 	}
+	defer closeBody()
+	raw, err := b.read(s.bounds(m))
+	if err != nil {
+		return nil, err
+	}
+	if done, err = s.turn(r.Context(), b.n); err != nil {
+		return nil, err
+	}
+	if err := fill(raw, into); err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
+}
+
+// bounds are those of a request's fields for a model.
+func (s *Server) bounds(m *model) bounds {
+	text, ids := int64(-1), int64(-1)
+	var tooMany func(int) error
+	if m != nil {
+		if most := m.maxText(); most > 0 {
+			text = jsonGrowth*int64(most) + freeBody
+		}
+		ids = int64(m.vocab)*32 + fieldBytes
+		tooMany = func(n int) error {
+			if n < m.maxLen {
+				return nil
+			}
+			return m.tooLong(n)
+		}
+	}
+	return func(field string) bound {
+		switch field {
+		case "prompt":
+			return bound{bytes: max(text, -1), items: s.options.MaxPrompts, what: "prompts", option: "MaxPrompts", ids: tooMany}
+		case "messages":
+			if text < 0 {
+				return bound{bytes: -1}
+			}
+			return bound{bytes: 4 * text} // a template may leave some of them out
+		case "stop":
+			return bound{bytes: fieldBytes, items: s.options.MaxStop, what: "stop strings", option: "MaxStop"}
+		case "bad_words":
+			return bound{bytes: fieldBytes, items: s.options.MaxBadWords, what: "bad words", option: "MaxBadWords"}
+		case "logit_bias", "allowed_token_ids", "stop_token_ids":
+			return bound{bytes: ids}
+		}
+		return bound{bytes: fieldBytes}
+	}
+}
+
+// turn lets one large body at a time be decoded, tokenized and rendered, so that the engine keeps the
+// other processors. Small ones need no turn.
+func (s *Server) turn(ctx context.Context, bytes int64) (done func(), err error) {
+	if bytes <= freeBody {
+		return func() {}, nil
+	}
+	select {
+	case s.large <- struct{}{}:
+		return sync.OnceFunc(func() { <-s.large }), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// fill sets a struct's fields one by one, so that an error names the field.
+func fill(raw map[string]json.RawMessage, into any) error {
 	known := map[string]reflect.Value{}
 	fields(reflect.ValueOf(into).Elem(), known)
 	for _, name := range slices.Sorted(maps.Keys(raw)) {
@@ -90,11 +170,9 @@ func readRequest(r *http.Request, into any) error {
 		}
 		field, ok := known[name]
 		if ok {
-			fd := json.NewDecoder(bytes.NewReader(value))
-			fd.DisallowUnknownFields()
-			if err := fd.Decode(field.Addr().Interface()); err != nil {
-				if unknown, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-					return invalid(name+"."+strings.Trim(unknown, `"`), "unknown_parameter", "unknown field")
+			if err := json.Unmarshal(value, field.Addr().Interface()); err != nil {
+				if api, ok := errors.AsType[*apiError](err); ok {
+					return api
 				}
 				return invalid(name, "invalid_type", "%v", jsonError(err))
 			}
@@ -129,7 +207,14 @@ func jsonError(err error) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &kind):
-		return fmt.Errorf("got %s, want %s", kind.Value, jsonKind(kind.Type.Kind()))
+		want := jsonKind(kind.Type.Kind())
+		if number, ok := strings.CutPrefix(kind.Value, "number "); ok {
+			if want == "number" || want == "integer" && !strings.ContainsAny(number, ".eE") {
+				return fmt.Errorf("%s is out of range", number)
+			}
+			return fmt.Errorf("got %s, want %s", number, want)
+		}
+		return fmt.Errorf("got %s, want %s", kind.Value, want)
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return errors.New("it ends too early")
 	}

@@ -10,11 +10,14 @@ package openai
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -23,13 +26,14 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 )
 
-// MaxBody bounds a request's body, in bytes.
-const MaxBody = 16 << 20
-
 // Server is an http.Handler. It answers from the start; until SetModel it says that it is loading.
 type Server struct {
+	options Options
 	name    string // of the model
 	created int64
+	bodies  atomic.Int64  // bytes of bodies that are being read
+	large   chan struct{} // holds a place for each large body that is being worked on
+	broken  error         // why there is no model
 	model   atomic.Pointer[model]
 	stopped atomic.Bool
 	routes  map[string]route
@@ -45,13 +49,14 @@ type model struct {
 	engine      *engine.Engine
 	tok         *tokenizer.Tokenizer // nil: token ids only
 	maxLen      int
+	vocab       int // about: for the size of lists of tokens
 	templates   *chat.Templates
 	noTemplates error // why there are none
 }
 
-// New makes a server for a model of this name.
-func New(name string) *Server {
-	s := &Server{name: name, created: time.Now().Unix()}
+// New makes a server whose model is still loading; [Handler] makes one for an engine that is open.
+func New(o Options) *Server {
+	s := &Server{options: o.withDefaults(), name: o.Name, created: time.Now().Unix(), large: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/4))}
 	s.routes = map[string]route{
 		"/v1/completions":      {http.MethodPost, s.completions},
 		"/v1/chat/completions": {http.MethodPost, s.chat},
@@ -74,12 +79,15 @@ func New(name string) *Server {
 // checkpoint without a chat template, or with one that cannot be rendered, serves all but chat; the error, of chat only, is for a log.
 func (s *Server) SetModel(e *engine.Engine) (chatError, err error) {
 	cfg := e.Config()
-	m := &model{engine: e, maxLen: cfg.MaxModelLen}
+	m := &model{engine: e, maxLen: cfg.MaxModelLen, vocab: 1 << 18}
 	if !cfg.SkipTokenizer {
 		m.tok, err = tokenizer.Load(filepath.Join(cfg.Model, "tokenizer.json"))
 		if err != nil && !isNotExist(err) {
 			return nil, err
 		}
+	}
+	if m.tok != nil {
+		m.vocab = m.tok.VocabSize()
 	}
 	if m.templates, m.noTemplates = chat.Load(cfg.Model); m.noTemplates == nil && m.tok == nil {
 		m.noTemplates = fmt.Errorf("%w: a chat needs one", engine.ErrNoTokenizer)
@@ -91,22 +99,39 @@ func (s *Server) SetModel(e *engine.Engine) (chatError, err error) {
 // Drain refuses new work from now on; what runs goes on.
 func (s *Server) Drain() { s.stopped.Store(true) }
 
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	rt, ok := s.routes[r.URL.Path]
-	var err error
-	switch {
-	case !ok:
-		err = &apiError{status: http.StatusNotFound, kind: "invalid_request_error", code: "not_found", message: "no such path: " + r.URL.Path}
-	case r.Method != rt.method && (r.Method != http.MethodHead || rt.method != http.MethodGet):
-		w.Header().Set("Allow", rt.method)
-		err = &apiError{status: http.StatusMethodNotAllowed, kind: "invalid_request_error", code: "method_not_allowed", message: fmt.Sprintf("%s wants %s, not %s", r.URL.Path, rt.method, r.Method)}
-	default:
-		r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
-		err = rt.serve(w, r)
+func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w := &writer{ResponseWriter: rw, timeout: s.options.WriteTimeout}
+	defer func() {
+		if v := recover(); v != nil {
+			w.recovered(r, v)
+		}
+	}()
+	if s.crossOrigin(w, r) {
+		return
 	}
-	if err != nil && r.Context().Err() == nil {
+	// An error is written even when the client seems to be gone: one that has only closed its side
+	// still reads, and must not take the end of an empty answer for success.
+	if err := s.serve(w, r); err != nil && !w.begun {
 		asAPIError(err).write(w)
 	}
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
+	if err := s.allow(r); err != nil {
+		return err
+	}
+	rt, ok := s.routes[r.URL.Path]
+	if id, found := strings.CutPrefix(r.URL.Path, "/v1/models/"); !ok && found {
+		rt, ok = route{http.MethodGet, func(w http.ResponseWriter, _ *http.Request) error { return s.retrieve(w, id) }}, true
+	}
+	switch {
+	case !ok:
+		return &apiError{status: http.StatusNotFound, kind: "invalid_request_error", code: "not_found", message: "no such path: " + r.URL.Path}
+	case r.Method != rt.method && (r.Method != http.MethodHead || rt.method != http.MethodGet):
+		w.Header().Set("Allow", rt.method)
+		return &apiError{status: http.StatusMethodNotAllowed, kind: "invalid_request_error", code: "method_not_allowed", message: fmt.Sprintf("%s wants %s, not %s", r.URL.Path, rt.method, r.Method)}
+	}
+	return rt.serve(w, r)
 }
 
 // ready gives the model, or why the server takes no work now.
@@ -114,6 +139,9 @@ func (s *Server) ready() (*model, error) {
 	m := s.model.Load()
 	if s.stopped.Load() {
 		return nil, unavailable("draining", "the server is shutting down: it takes no new work")
+	}
+	if s.broken != nil {
+		return nil, s.broken
 	}
 	if m == nil {
 		return nil, unavailable("loading", "the model is loading")
@@ -139,20 +167,34 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
-func (s *Server) models(w http.ResponseWriter, _ *http.Request) error {
-	type card struct {
-		ID          string `json:"id"`
-		Object      string `json:"object"`
-		Created     int64  `json:"created"`
-		OwnedBy     string `json:"owned_by"`
-		Root        string `json:"root,omitempty"`
-		MaxModelLen int    `json:"max_model_len,omitempty"`
-	}
+// card is the API's description of a model.
+type card struct {
+	ID          string `json:"id"`
+	Object      string `json:"object"`
+	Created     int64  `json:"created"`
+	OwnedBy     string `json:"owned_by"`
+	Root        string `json:"root,omitempty"`
+	MaxModelLen int    `json:"max_model_len,omitempty"`
+}
+
+func (s *Server) card() card {
 	c := card{ID: s.name, Object: "model", Created: s.created, OwnedBy: "enginetest"}
 	if m := s.model.Load(); m != nil {
 		c.Root, c.MaxModelLen = m.engine.Config().Model, m.maxLen
 	}
-	return writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []card{c}})
+	return c
+}
+
+func (s *Server) models(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []card{s.card()}})
+}
+
+// retrieve is GET /v1/models/{model}.
+func (s *Server) retrieve(w http.ResponseWriter, id string) error {
+	if err := s.checkModel(&id); err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, s.card())
 }
 
 // checkModel refuses a request for another model.
@@ -210,7 +252,7 @@ func (e *apiError) body() map[string]any {
 }
 
 func (e *apiError) write(w http.ResponseWriter) {
-	if e.status == http.StatusServiceUnavailable {
+	if e.status == http.StatusServiceUnavailable || e.status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "1")
 	}
 	_ = writeJSON(w, e.status, e.body())
@@ -228,19 +270,30 @@ func unavailable(code, message string) *apiError {
 	return &apiError{status: http.StatusServiceUnavailable, kind: "service_unavailable", code: code, message: message}
 }
 
+func overloaded(format string, args ...any) *apiError {
+	return &apiError{status: http.StatusTooManyRequests, kind: "rate_limit_error", code: "overloaded", message: fmt.Sprintf(format, args...)}
+}
+
+// statusGone is nginx's for a client that has closed its side of the connection.
+const statusGone = 499
+
 // asAPIError maps the engine's errors.
 func asAPIError(err error) *apiError {
 	var api *apiError
 	var param *engine.ParamError
-	var tooBig *http.MaxBytesError
+	var limit *engine.LimitError
 	var tmpl *chat.Error
 	switch {
 	case errors.As(err, &api):
 		return api
-	case errors.As(err, &tooBig):
+	case errors.As(err, &limit) && limit.Never():
+		return invalid("", "too_many", "%v", err)
+	case errors.As(err, &limit):
+		return overloaded("%v", err)
+	case errors.Is(err, context.Canceled):
 		return &apiError{
-			status: http.StatusRequestEntityTooLarge, kind: "invalid_request_error", code: "request_too_large",
-			message: fmt.Sprintf("the body is larger than %d bytes", tooBig.Limit),
+			status: statusGone, kind: "invalid_request_error", code: "client_closed_request",
+			message: "the client closed its side of the connection before the answer, which ends its request: " + err.Error(),
 		}
 	case errors.As(err, &param):
 		name := fieldName(param.Field)

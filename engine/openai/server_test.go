@@ -35,7 +35,7 @@ func serve(t *testing.T, cfg engine.Config) (*Server, *engine.Engine, string) {
 	}
 	e, err := engine.Open(t.Context(), cfg)
 	require.NoError(t, err)
-	s := New("bundled")
+	s := New(Options{Name: "bundled"})
 	_, err = s.SetModel(e)
 	require.NoError(t, err)
 	web := httptest.NewServer(s)
@@ -315,7 +315,7 @@ func TestRefusals(t *testing.T) {
 	// values that ask for nothing are no reason to refuse
 	status, _, v := post(t, url+talk, `{`+user+`, "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "store": true, "stop": null}`)
 	assert.Equal(t, 200, status, v)
-	status, _, v = post(t, url+text, `{"prompt": "`+strings.Repeat("a", MaxBody)+`"}`)
+	status, _, v = post(t, url+text, `{"prompt": "`+strings.Repeat("a", 16<<20)+`"}`)
 	assert.Equal(t, http.StatusRequestEntityTooLarge, status, v)
 	assert.Equal(t, "request_too_large", get(v, "error", "code"))
 }
@@ -345,7 +345,7 @@ func TestMessagesReachTheTemplate(t *testing.T) {
 		`{"messages": [{"role": "assistant", "tool_calls": [1, {}, {"function": 2}]}]}`:                                                                                    `[{"role": "assistant", "tool_calls": [1, {}, {"function": 2}]}]True`,
 	} {
 		var q chatRequest
-		require.NoError(t, readRequest(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(in)), &q), in)
+		require.NoError(t, read(in, &q), in)
 		got, err := q.render(t.Context(), templates)
 		if err != nil {
 			got = err.Error()
@@ -385,7 +385,7 @@ func getText(t *testing.T, url string) (int, string) {
 }
 
 func TestHealthModelsMetrics(t *testing.T) {
-	loading := httptest.NewServer(New("bundled"))
+	loading := httptest.NewServer(New(Options{Name: "bundled"}))
 	defer loading.Close()
 	status, text := getText(t, loading.URL+"/health")
 	assert.Equal(t, 503, status)
@@ -424,6 +424,7 @@ func TestDisconnectAborts(t *testing.T) {
 		body := fmt.Sprintf(`{"prompt": ["The lighthouse", "Once"], "max_tokens": 1000, "ignore_eos": true, "stream": %v}`, stream)
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(body))
 		require.NoError(t, err)
+		req.Header.Set("Content-Type", "application/json")
 		gone := make(chan struct{})
 		go func() {
 			defer close(gone)
@@ -432,10 +433,10 @@ func TestDisconnectAborts(t *testing.T) {
 				resp.Body.Close()
 			}
 		}()
-		require.Eventually(t, func() bool { st := e.Stats(); return st.OutputTokens > 4 && st.Running == 2 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { st := e.Stats(); return st.OutputTokens > 4 && st.Running == 2 }, time.Minute, time.Millisecond)
 		cancel()
 		<-gone
-		require.Eventually(t, func() bool { st := e.Stats(); return st.Aborted == 2 && st.Running == 0 && st.KVBlocksUsed == 0 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { st := e.Stats(); return st.Aborted == 2 && st.Running == 0 && st.KVBlocksUsed == 0 }, time.Minute, time.Millisecond)
 		assert.Less(t, e.Stats().OutputTokens, int64(1900))
 	}
 }
@@ -446,7 +447,7 @@ func TestEngineFails(t *testing.T) {
 		Model: fixtures.Bundled(), Faults: []engine.Fault{{Point: engine.FaultForward, After: 5, Action: engine.ActError, Text: "as planned"}},
 	})
 	require.NoError(t, err)
-	s := New("bundled")
+	s := New(Options{Name: "bundled"})
 	_, err = s.SetModel(e)
 	require.NoError(t, err)
 	web := httptest.NewServer(s)
@@ -465,14 +466,24 @@ func TestEngineFails(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
+// read reads a request without a model.
+func read(data string, into any) error {
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(data))
+	r.Header.Set("Content-Type", "application/json")
+	done, err := New(Options{}).readRequest(httptest.NewRecorder(), r, nil, into)
+	if err == nil {
+		done()
+	}
+	return err
+}
+
 // FuzzBody: whatever a body holds, it is read into a request or refused with a status below 500.
 func FuzzBody(f *testing.F) {
 	f.Add([]byte(`{"prompt": ["a", [1]], "stop": ["b"], "logit_bias": {"3": 1}, "stream": true, "stream_options": {"include_usage": true}}`))
 	f.Add([]byte(`{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}], "tools": [], "chat_template_kwargs": {}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, into := range []any{&completionRequest{}, &chatRequest{}} {
-			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(string(data)))
-			err := readRequest(r, into)
+			err := read(string(data), into)
 			if q, ok := into.(*completionRequest); ok && err == nil {
 				_, err = q.params(16)
 			}

@@ -107,3 +107,11 @@ func (s *shrinkage) bound(t *Tokenizer, added []addedToken) bound {
 	b.bytes = longest * s.bytes
 	return b
 }
+
+// MaxBytes is the length of the longest text that can have at most n tokens; 0 when any text can.
+func (t *Tokenizer) MaxBytes(n int) int {
+	if t.bound.spaces {
+		return 0
+	}
+	return t.bound.bytes * n
+}
