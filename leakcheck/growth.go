@@ -140,15 +140,7 @@ func (r *GrowthReport) trends(cfg config) {
 		}
 		r.Trends = append(r.Trends, t)
 	}
-	slices.SortStableFunc(r.Trends, func(a, b Trend) int {
-		switch {
-		case a.Grows() == b.Grows():
-			return 0
-		case a.Grows():
-			return -1
-		}
-		return 1
-	})
+	slices.SortStableFunc(r.Trends, growingFirst)
 }
 
 // baseline is what was alive after the warm-up.
@@ -251,14 +243,8 @@ func (r *GrowthReport) attribute(before baseline, after map[string]SiteGrowth, r
 // finding puts a trend into words.
 func (r *GrowthReport) finding(t Trend, rounds int, cfg config, before baseline) Finding {
 	f := Finding{Kind: Memory, Name: t.Measure, Signature: "memory: growth of " + t.Measure}
-	amount := func(x float64) string {
-		if t.bytes {
-			return ledger.FormatBytes(int64(x))
-		}
-		return fmt.Sprintf("%.1f", x)
-	}
-	f.Text = fmt.Sprintf("%s: %s more with every round (%d rounds, %d of them warm-up; confidence %.1f %%; allowed %s)",
-		t.Measure, amount(t.PerRound), rounds, r.Warmup, 100*t.Confidence, amount(t.Allowed))
+	f.Text = fmt.Sprintf("%s: %s more with every round (%d rounds, %d of them warm-up; confidence %.2f %%; allowed %s)",
+		t.Measure, t.amount(t.PerRound), rounds, r.Warmup, 100*t.Confidence, t.amount(t.Allowed))
 	var b strings.Builder
 	b.WriteString(r.table(t.Measure))
 	switch t.Measure {
