@@ -65,6 +65,7 @@ type Dump struct {
 	Version    string
 
 	data    []byte
+	read    func(n int) // told that the first n bytes have been read
 	close   func() error
 	nodes   []node
 	arenas  []*arena
@@ -72,14 +73,25 @@ type Dump struct {
 	buckets map[uint64][]Site
 }
 
-// node is one object. Its bytes stay in the file.
+// node is one object, in 12 bytes: there are millions. Its bytes stay in the file.
 type node struct {
-	pos    uint64 // of the record's address varint
-	words  uint32 // size in words; the top bit says that it holds no pointers
+	low    uint32 // of the position of the record's address varint
 	parent int32  // of a Search: 0 unseen, n > 0 object n-1, n < 0 root -n-1
+	words  uint16 // size in words; large: the record tells
+	high   uint8  // of the position
+	plain  bool   // it holds no pointers
 }
 
-const noPointers = 1 << 31
+const large = 1<<16 - 1
+
+func newNode(pos int, size int, plain bool) node {
+	if pos >= 1<<40 {
+		panic("a dump of a terabyte")
+	}
+	return node{low: uint32(pos), high: uint8(pos >> 32), words: uint16(min(size/8, large)), plain: plain} //nolint:gosec // checked
+}
+
+func (n *node) pos() int { return int(n.high)<<32 | int(n.low) }
 
 // Close gives the dump's memory back.
 func (d *Dump) Close() error {
@@ -146,7 +158,13 @@ const header = "go1.7 heap dump\n"
 // Parse reads a dump of about so many objects. The bytes must stay until the Dump is closed.
 //
 //go:norace
-func Parse(data []byte, objects uint64) (d *Dump, err error) {
+func Parse(data []byte, objects uint64) (d *Dump, err error) { return parse(data, objects, nil) }
+
+// window is how much of a dump is read before its pages are handed back.
+const window = 4 << 20
+
+//go:norace
+func parse(data []byte, objects uint64, read func(int)) (d *Dump, err error) {
 	defer func() {
 		if e := recover(); e != nil {
 			d, err = nil, fmt.Errorf("%w: %v", ErrFormat, e)
@@ -155,13 +173,17 @@ func Parse(data []byte, objects uint64) (d *Dump, err error) {
 	if len(data) < len(header) || string(data[:len(header)]) != header {
 		return nil, fmt.Errorf("%w: it starts with %q, not %q", ErrFormat, data[:min(len(data), len(header))], header)
 	}
-	d = &Dump{data: data, Itabs: map[uint64]uint64{}, samples: map[uint64]uint64{}, buckets: map[uint64][]Site{}}
+	d = &Dump{data: data, read: read, Itabs: map[uint64]uint64{}, samples: map[uint64]uint64{}, buckets: map[uint64][]Site{}}
 	d.nodes = make([]node, 0, min(objects, uint64(len(data)/16)))
 	c := &cursor{data, len(header)}
-	for {
+	for next := window; ; {
 		tag := c.uint()
 		if tag == 1 {
 			d.object(c)
+			if d.read != nil && c.p >= next {
+				d.read(next)
+				next += window
+			}
 			continue
 		}
 		if tag == 0 {
@@ -181,16 +203,13 @@ func Parse(data []byte, objects uint64) (d *Dump, err error) {
 //
 //go:norace
 func (d *Dump) object(c *cursor) {
-	n := node{pos: uint64(c.p)}
+	pos := c.p
 	addr := c.uint()
 	b := c.bytes()
-	n.words = uint32(len(b) / 8)
-	if c.b[c.p] == 0 {
-		n.words |= noPointers
-	}
+	plain := c.b[c.p] == 0
 	c.pointers()
 	d.enter(addr, uint64(len(b)))
-	d.nodes = append(d.nodes, n)
+	d.nodes = append(d.nodes, newNode(pos, len(b), plain))
 }
 
 // record reads any other record.

@@ -87,23 +87,28 @@ func (d *Dump) Len() int { return len(d.nodes) }
 //
 //go:norace
 func (d *Dump) Addr(i int) uint64 {
-	c := cursor{d.data, int(d.nodes[i].pos)}
+	c := cursor{d.data, d.nodes[i].pos()}
 	return c.uint()
 }
 
 // Size is the size of object i's slot in bytes.
 //
 //go:norace
-func (d *Dump) Size(i int) uint64 { return uint64(d.nodes[i].words&^noPointers) * 8 }
+func (d *Dump) Size(i int) uint64 {
+	if w := d.nodes[i].words; w < large {
+		return uint64(w) * 8
+	}
+	return uint64(len(d.Bytes(i)))
+}
 
 // HasPointers reports whether object i holds any pointer that is not nil.
-func (d *Dump) HasPointers(i int) bool { return d.nodes[i].words&noPointers == 0 }
+func (d *Dump) HasPointers(i int) bool { return !d.nodes[i].plain }
 
 // Bytes are the contents of object i.
 //
 //go:norace
 func (d *Dump) Bytes(i int) []byte {
-	c := cursor{d.data, int(d.nodes[i].pos)}
+	c := cursor{d.data, d.nodes[i].pos()}
 	c.uint()
 	return c.bytes()
 }
@@ -112,10 +117,10 @@ func (d *Dump) Bytes(i int) []byte {
 //
 //go:norace
 func (d *Dump) Pointers(i int, f func(off, val uint64)) {
-	if d.nodes[i].words&noPointers != 0 {
+	if d.nodes[i].plain {
 		return
 	}
-	c := cursor{d.data, int(d.nodes[i].pos)}
+	c := cursor{d.data, d.nodes[i].pos()}
 	c.uint()
 	b := c.bytes()
 	for c.uint() != 0 {
@@ -128,7 +133,7 @@ func (d *Dump) Pointers(i int, f func(off, val uint64)) {
 
 // Mask lists the offsets of object i's pointer words.
 func (d *Dump) Mask(i int) []uint64 {
-	c := cursor{d.data, int(d.nodes[i].pos)}
+	c := cursor{d.data, d.nodes[i].pos()}
 	c.uint()
 	c.bytes()
 	return d.offsets(c.p)
@@ -216,7 +221,7 @@ func (d *Dump) Sampled() map[uint64]bool {
 //
 //go:norace
 func (d *Dump) FirstWord(i int) uint64 {
-	c := cursor{d.data, int(d.nodes[i].pos)}
+	c := cursor{d.data, d.nodes[i].pos()}
 	c.uint()
 	c.uint()
 	return binary.LittleEndian.Uint64(c.b[c.p:])

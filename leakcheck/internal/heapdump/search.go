@@ -55,7 +55,7 @@ func (s *Search) Run(targets []int, limit int) (left int) {
 			left--
 		}
 		d.nodes[i].parent = parent
-		if d.nodes[i].words&noPointers == 0 {
+		if !d.nodes[i].plain {
 			s.queue = append(s.queue, uint32(i))
 		}
 	}
@@ -77,7 +77,7 @@ func (s *Search) Run(targets []int, limit int) (left int) {
 		}
 		for h := 0; h < len(s.queue) && left > 0; h++ {
 			from := s.queue[h]
-			c := cursor{d.data, int(d.nodes[from].pos)}
+			c := cursor{d.data, d.nodes[from].pos()}
 			c.uint()
 			b := c.bytes()
 			for c.uint() != 0 {

@@ -53,7 +53,13 @@ func Take() (*Dump, error) {
 	if err != nil {
 		return nil, fmt.Errorf("heapdump: mmap of %d bytes: %w", st.Size(), err)
 	}
-	d, err := Parse(data, m.HeapObjects+m.HeapObjects/16) // the dump lists some slots that are no objects
+	done := 0
+	handBack := func(n int) { // the pages of what has been read stay in the file, but not in this process
+		n &^= os.Getpagesize() - 1
+		_ = syscall.Madvise(data[done:n], syscall.MADV_DONTNEED)
+		done = n
+	}
+	d, err := parse(data, m.HeapObjects+m.HeapObjects/16, handBack) // the dump lists some slots that are no objects
 	if err != nil {
 		return nil, errors.Join(err, syscall.Munmap(data))
 	}
