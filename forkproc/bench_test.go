@@ -14,7 +14,7 @@ import (
 )
 
 // BenchmarkChild compares the time from spawn to verdict with a plain os/exec of the same binary that runs the same empty test,
-// in turns, and reports the medians. The difference is what isolation costs: 5 ms at most.
+// in turns, and reports the medians. The difference is what isolation costs.
 //
 //	go test ./forkproc -run '^$' -bench Child -benchtime 200x
 func BenchmarkChild(b *testing.B) {

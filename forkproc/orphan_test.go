@@ -187,10 +187,10 @@ func signalText(s syscall.Signal) string {
 	return s.String()
 }
 
-// SIGKILL at any moment from the parent's own start to the end of its child: 40 times, 500 with FORKPROC_FULL=1.
+// SIGKILL at any moment from the parent's own start to the end of its child: 40 times, 500 with ENGINETEST_LONG=1.
 func TestNoSurvivorOfRandomKills(t *testing.T) {
 	rounds := 40
-	if os.Getenv("FORKPROC_FULL") != "" {
+	if os.Getenv("ENGINETEST_LONG") != "" {
 		rounds = 500
 	}
 	tmp := t.TempDir()

@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -46,8 +47,12 @@ const (
 	msgGone      byte = 'z'
 )
 
+func (m message) append(b []byte) []byte {
+	return binary.LittleEndian.AppendUint32(append(b, m.Kind), m.Arg)
+}
+
 func (m message) send(w io.Writer) error {
-	_, err := w.Write(binary.LittleEndian.AppendUint32([]byte{m.Kind}, m.Arg))
+	_, err := w.Write(m.append(nil))
 	return err
 }
 
@@ -155,8 +160,8 @@ func startError(cmd *exec.Cmd, errno syscall.Errno) error {
 func (g *guard) listen(f *Family) {
 	defer f.release()
 	gone := false
-	for {
-		m, err := receive(g.conn)
+	for r := bufio.NewReaderSize(g.conn, 64); ; {
+		m, err := receive(r)
 		if err != nil {
 			break
 		}

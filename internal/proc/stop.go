@@ -143,6 +143,7 @@ func (s *stopping) stopLeader() {
 
 // stopOrphans names what outlived the leader before it ends it.
 func (s *stopping) stopOrphans() {
+	s.wait(s.gone, min(s.options.Settle, time.Millisecond)) // most families end with their leader
 	s.meet()
 	var ended bool
 	if ended, s.r.Settle = s.wait(s.gone, s.options.Settle); ended {

@@ -81,7 +81,6 @@ func supervise(parent int) {
 	go s.watch(parent)
 	go s.serve()
 	s.reap()
-	s.tell(msgGone, 0)
 }
 
 // terminal are the signals that would end this process, though they mean the family.
@@ -118,7 +117,7 @@ func (s *supervisor) reap() {
 		if err == unix.EINTR {
 			continue
 		}
-		if err != nil || !s.reapDead() {
+		if !s.reapDead() {
 			return
 		}
 	}
@@ -128,18 +127,25 @@ func (s *supervisor) reap() {
 func (s *supervisor) reapDead() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var exit []byte
+	defer func() {
+		if len(exit) > 0 { // in one piece: who waits for the leader learns at once that nothing else is left
+			_, _ = s.conn.Write(exit)
+		}
+	}()
 	for {
 		var ws unix.WaitStatus
 		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
 		switch {
 		case err == unix.EINTR:
 		case err != nil:
+			exit = message{Kind: msgGone}.append(exit)
 			return false
 		case pid == 0:
 			return true
 		case pid == s.leader:
 			s.leader = 0
-			s.tell(msgExited, uint32(ws))
+			exit = message{msgExited, uint32(ws)}.append(nil)
 		}
 	}
 }

@@ -166,7 +166,10 @@ func TestNoSurvivorOfAFamily(t *testing.T) {
 				rand.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
 				victims = victims[:1+rand.IntN(len(victims))]
 				s := startScene(t, row.script+"; sleep 62")
-				time.Sleep(time.Duration(rand.Int64N(int64(60 * time.Millisecond))))
+				if rand.IntN(2) == 0 { // at any moment of the start, or soon after it
+					s.up(t)
+				}
+				time.Sleep(time.Duration(rand.Int64N(int64(30 * time.Millisecond))))
 				ends := false // by itself, now that its leader has ended
 				for _, v := range victims {
 					ends = s.kill(v) && v == "launcher" || ends
