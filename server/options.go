@@ -44,6 +44,7 @@ type config struct {
 	codes    []int
 	secrets  []string
 	allow    []string
+	foreign  bool // the listener may be a process that is not the server's
 	log      io.Writer
 	logDir   string
 	url      string // of a server that is not started here
@@ -109,6 +110,10 @@ func Secret(values ...string) Option {
 func Allow(patterns ...string) Option {
 	return option(func(c *config) { c.allow = append(c.allow, patterns...) })
 }
+
+// AnyListener lets a process that is not the server's listen on its port, as a container engine's proxy does. Otherwise that is taken
+// for another program, which came first, and its answers do not count.
+func AnyListener() Option { return option(func(c *config) { c.foreign = true }) }
 
 // Log writes what the server prints to w, masked, line by line.
 func Log(w io.Writer) Option { return option(func(c *config) { c.log = w }) }

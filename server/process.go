@@ -93,16 +93,6 @@ func (p *process) exitError(ready bool) *ExitError {
 	}
 }
 
-// died returns the ExitError of a server that ends within d.
-func (p *process) died(d time.Duration, ready bool) *ExitError {
-	select {
-	case <-p.family.Done():
-		return p.exitError(ready)
-	case <-time.After(d):
-		return nil
-	}
-}
-
 // pids lists the family's living processes.
 func (p *process) pids() []int {
 	list, _ := p.family.Processes()

@@ -33,16 +33,38 @@ func newServer(cfg *config, p *process) *Server {
 		key = keys[0]
 	}
 	s.client = newClient(cfg.name, s.url, key)
-	s.client.died = func() error {
-		if p == nil {
-			return nil
-		}
-		if exit := p.died(drainTime, true); exit != nil {
-			return exit
-		}
+	s.client.died = s.died
+	return s
+}
+
+// dyingTime bounds the wait for the exit of a server whose connection has failed.
+const dyingTime = 2 * time.Second
+
+// died returns the ExitError of a server whose connection has failed, and nil when it lives. A process that ends closes its files
+// before others see its exit, and answers nothing any more: one that still answers is alive.
+func (s *Server) died() error {
+	if s.proc == nil {
 		return nil
 	}
-	return s
+	ctx, cancel := context.WithTimeout(context.Background(), dyingTime)
+	defer cancel()
+	alive := make(chan bool, 1)
+	go func() {
+		alive <- s.client.health(ctx, s.cfg.api.healthPath, func(int) bool { return true }) == nil
+	}()
+	for {
+		select {
+		case <-s.proc.family.Done():
+			return s.proc.exitError(true)
+		case yes := <-alive:
+			if yes {
+				return nil
+			}
+			alive = nil // it does not answer: the exit is awaited
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // URL is where it serves: "http://127.0.0.1:40123".

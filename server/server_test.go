@@ -169,7 +169,7 @@ func TestReady(t *testing.T) {
 }
 
 func TestDeathInRequest(t *testing.T) {
-	s := started(t, stubServer("-crash"))
+	s := started(t, stubServer("-crash-on", "a"))
 	_, err := s.Generate(within(t), llm.Request{Prompt: "a"})
 	var exit *server.ExitError
 	require.ErrorAs(t, err, &exit)
@@ -178,6 +178,15 @@ func TestDeathInRequest(t *testing.T) {
 	require.ErrorContains(t, err, "assertion failed: kv != NULL")
 	report := s.Stop(within(t))
 	require.ErrorContains(t, report.Err(), "exited with code 3", "a crash that the test overlooked is in the report")
+}
+
+func TestConnectionIsCutOff(t *testing.T) {
+	s := started(t, stubServer())
+	_, err := s.Generate(within(t), llm.Request{Prompt: "cut off"})
+	require.ErrorIs(t, err, io.EOF)
+	var exit *server.ExitError
+	require.NotErrorAs(t, err, &exit, "the server lives")
+	require.NoError(t, s.Stop(within(t)).Err())
 }
 
 func TestStop(t *testing.T) {
@@ -287,6 +296,31 @@ func TestPortTaken(t *testing.T) {
 		return errors.New("never")
 	})).Start(within(t))
 	require.ErrorContains(t, err, "address already in use", "a port that the test chose is not retried")
+}
+
+// A program that answers on the server's port before the server does is not the server.
+func TestAnotherProgramAnswers(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"data":[{"id":"other"}]}`) }))
+	defer other.Close()
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	port := other.Listener.Addr().(*net.TCPAddr).Port
+	announce := server.ReadyLog(`announced on (\S+)`)
+	o := server.Command(exe, "-hang", "-print", "announced on 127.0.0.1:"+itoa(port)).With(server.Env(stubEnv+"=1"), announce)
+	for stall := 200 * time.Millisecond; ; stall *= 2 { // more, when the server needed longer for its line
+		_, err = o.With(server.StallTimeout(stall)).Start(within(t))
+		var late *server.NotReadyError
+		require.ErrorAs(t, err, &late)
+		if !strings.Contains(late.Last.Error(), "no such line yet") {
+			require.ErrorContains(t, late.Last, "what answers there is another program")
+			break
+		}
+		require.Less(t, stall, long)
+	}
+	s, err := o.With(server.AnyListener()).Start(within(t))
+	require.NoError(t, err)
+	require.Equal(t, "other", s.Model())
+	require.ErrorContains(t, s.Stop(within(t)).Err(), "still answering on 127.0.0.1")
 }
 
 func TestSecrets(t *testing.T) {

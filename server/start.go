@@ -50,6 +50,9 @@ func startOnce(ctx context.Context, cfg *config, reserved bool) (*Server, error)
 	if err == nil {
 		err = s.setUp(ctx)
 	}
+	if exit := p.exitError(true); err == nil && exit != nil {
+		err = exit
+	}
 	if err == nil {
 		p.traces.observe(p.family)
 		return s, nil
@@ -76,12 +79,12 @@ func (s *Server) awaitReady(ctx context.Context) error {
 			return err
 		}
 	}
-	if s.proc.port == 0 {
+	if s.proc.port == 0 || s.cfg.foreign {
 		return nil
 	}
 	return s.await(ctx, check{"a process of the server listens on its port", func(context.Context, *Server) error {
 		if ours, known := s.proc.owner(); known && !ours {
-			return errors.New("another program does")
+			return errors.New("none does; what answers there is another program, which server.AnyListener accepts")
 		}
 		return nil
 	}})
@@ -163,11 +166,12 @@ func (s *Server) setUp(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	if exit := s.proc.died(drainTime, true); exit != nil {
+	var refused *APIError
+	if errors.As(err, &refused) {
+		return err
+	}
+	if exit := s.died(); exit != nil {
 		return fmt.Errorf("%w\nduring: %w", exit, err)
 	}
 	return err
 }
-
-// drainTime is how long an error of a connection waits for the news that the server has died.
-const drainTime = 25 * time.Millisecond

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -26,7 +27,27 @@ func TestMain(m *testing.M) {
 	if os.Getenv(stubEnv) != "" {
 		stub(os.Args[1:])
 	}
+	if os.Getenv(hostEnv) != "" {
+		host(os.Args[1:])
+	}
 	os.Exit(m.Run())
+}
+
+// The host is this test binary as the test process of a server: it starts the stub with flags, prints the processes, and stays.
+const hostEnv = "SERVER_TEST_HOST"
+
+func host(flags []string) {
+	_ = os.Unsetenv(hostEnv)
+	s, err := stubServer(flags...).Start(context.Background())
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	for len(s.PIDs()) < 3 { // the stub, its shell and what that has started
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println(strings.Trim(fmt.Sprint(s.PIDs()), "[]"))
+	select {}
 }
 
 // stubServer starts the stub with flags.
@@ -44,7 +65,7 @@ type stubFlags struct {
 	kill, hang, deaf, slow      bool
 	print, repeat, spawn, leave string
 	every                       time.Duration
-	crash                       bool
+	crash                       string
 	code                        int
 	key                         string
 	stamp                       bool
@@ -64,7 +85,7 @@ func stub(args []string) {
 	fs.DurationVar(&f.every, "every", 20*time.Millisecond, "pause between -repeat")
 	fs.StringVar(&f.spawn, "spawn", "", "a shell command to start")
 	fs.StringVar(&f.leave, "leave", "", "what to leave behind: shm, tmp, socket")
-	fs.BoolVar(&f.crash, "crash", false, "exit with code 3 on the first completion")
+	fs.StringVar(&f.crash, "crash-on", "", "exit with code 3 on this prompt")
 	fs.IntVar(&f.code, "code", 0, "exit code after SIGTERM")
 	fs.StringVar(&f.key, "api-key", "", "")
 	fs.BoolVar(&f.stamp, "stamp", false, "print the time before -die")
@@ -113,17 +134,19 @@ func (f *stubFlags) serve() int {
 		return 1
 	}
 	f.litter()
-	var running atomic.Int64
-	asked := 0
+	var running, asked atomic.Int64
 	mux := http.NewServeMux()
 	mux.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
-		if asked++; f.slow && asked < 4 {
+		if f.slow && asked.Add(1) < 4 {
 			http.Error(w, `{"error":{"message":"Loading model","code":503}}`, http.StatusServiceUnavailable)
 		}
 	})
 	mux.HandleFunc("/v1/models", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"data":[{"id":"stub-model"}]}`) })
 	mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, "# TYPE x gauge\nvllm:num_requests_running{m=\"a b\"} %d\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.25\n", running.Load())
+	})
+	mux.HandleFunc("POST /reset_prefix_cache", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Println("prefix cache reset")
 	})
 	mux.HandleFunc("/api/pull", func(w http.ResponseWriter, r *http.Request) {
 		for i := range 3 {
@@ -137,18 +160,20 @@ func (f *stubFlags) serve() int {
 			http.Error(w, `{"error":{"message":"no key","type":"auth"}}`, http.StatusUnauthorized)
 			return
 		}
-		if f.crash {
-			fmt.Fprintln(os.Stderr, "assertion failed: kv != NULL")
-			os.Exit(3)
-		}
 		var body struct {
 			Prompt string
 			Stream bool
 		}
 		_ = json.NewDecoder(r.Body).Decode(&body)
+		if f.crash != "" && body.Prompt == f.crash {
+			fmt.Fprintln(os.Stderr, "assertion failed: kv != NULL")
+			os.Exit(3)
+		}
 		running.Add(1)
 		defer running.Add(-1)
 		switch {
+		case body.Prompt == "cut off": // the server lives on
+			panic(http.ErrAbortHandler)
 		case body.Prompt == "hang":
 			<-r.Context().Done()
 		case body.Stream:

@@ -1,0 +1,4 @@
+package server
+
+// Reserve is reserve, for tests.
+var Reserve = reserve
