@@ -15,7 +15,7 @@ type cause struct {
 
 var (
 	messageLine = regexp.MustCompile(`^(\s*)([\w.@/+-]+\.go:\d+): ?(.*)$`)
-	comparing   = regexp.MustCompile(`(?i)\b(want|expected)\b.*\b(got|actual)\b|\b(got|have)\b.*\bwant\b|^not equal|` +
+	comparing   = regexp.MustCompile(`(?i)\b(want|expected)\b.*\b(got|actual)\b|\b(got|have)\b.*\bwant\b|\bnot equal\b|` +
 		`should (not )?(be|contain|have)|does not contain|^\s*[-+]{3} (expected|actual)|to equal|to contain|mismatch \(-want \+got\)`)
 )
 
@@ -92,9 +92,7 @@ func testify(output string) (cause, bool) {
 			continue
 		}
 		text = append(text, trimmed)
-		if len(text) == 1 {
-			c.comparison = comparing.MatchString(trimmed)
-		}
+		c.comparison = c.comparison || comparing.MatchString(trimmed)
 	}
 	if len(text) == 0 {
 		return cause{}, false

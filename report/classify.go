@@ -32,6 +32,9 @@ func classify(output string, recorded []verdict.Verdict) finding {
 	if f, ok := deviceHeld(output); ok {
 		return f
 	}
+	if shutdownOnly.MatchString(output) {
+		return finding{verdict.ClassEngine, "a fixture's shutdown failed and left nothing", cause.message}
+	}
 	for _, r := range anywhere {
 		if line, ok := r.match(output, lower); ok {
 			return finding{r.class, r.name, orElse(cause.message, line)}
@@ -76,8 +79,9 @@ func (r rule) match(text, lower string) (line string, ok bool) {
 
 var (
 	panicLine = regexp.MustCompile(`(?m)^(?:\s*)(panic: .*|fatal error: .*|SIG[A-Z]+: .*|unexpected fault address .*)$`)
-	standard  = regexp.MustCompile(`(^|/src/)(runtime|testing|internal|sync|reflect)/`)
-	frameLine = regexp.MustCompile(`(?m)^\s+(\S+\.go):\d+(?: \+0x[0-9a-f]+)?\s*$`)
+	// shutdownOnly is a fixture's message when its engine's Shutdown failed and every proof held.
+	shutdownOnly = regexp.MustCompile(` is not gone: 1 of \d+ checks failed .*\n\s*shutdown \(after`)
+	frameLine    = regexp.MustCompile(`(?m)^(\S+)\(.*\)\n\s+(\S+\.go):\d+`)
 )
 
 // crash finds a panic, a runtime error, a data race or go test's own timeout.
@@ -102,6 +106,12 @@ func crash(output string) (finding, bool) {
 	if trace := output[m[1]:]; !strings.Contains(trace, "goroutine ") && !strings.Contains(trace, ".go:") {
 		return finding{}, false // a line that only looks like one
 	}
+	switch {
+	case strings.HasPrefix(line, "SIGQUIT"):
+		return finding{verdict.ClassTimeout, "its stacks were asked for", line}, true
+	case strings.HasPrefix(line, "SIG"):
+		return finding{verdict.ClassEngine, "a crash outside of Go", line}, true
+	}
 	class, where := owner(output[m[1]:])
 	return finding{class, "a crash" + at(where), line}, true
 }
@@ -109,8 +119,8 @@ func crash(output string) (finding, bool) {
 // owner returns the class of a stack trace by its first frame outside of the Go runtime: test code or anything else.
 func owner(trace string) (class verdict.Class, where string) {
 	for _, m := range frameLine.FindAllStringSubmatch(trace, 64) {
-		file := m[1]
-		if standard.MatchString(file) {
+		file := m[2]
+		if standard(m[1], file) {
 			continue
 		}
 		if strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testify") || strings.Contains(file, "/gomega") {
@@ -119,6 +129,19 @@ func owner(trace string) (class verdict.Class, where string) {
 		return verdict.ClassEngine, file
 	}
 	return verdict.ClassTest, ""
+}
+
+// standard reports whether a function is of Go's own library, whose panics are its caller's mistakes: its file lies in a folder src
+// under its package's path, or has that path alone in a build with -trimpath.
+func standard(function, file string) bool {
+	dir, name := function[:strings.LastIndexByte(function, '/')+1], function[strings.LastIndexByte(function, '/')+1:]
+	name, _, _ = strings.Cut(name, ".")
+	pkg := dir + name
+	if function == "panic" {
+		pkg = "runtime"
+	}
+	first, _, _ := strings.Cut(pkg, "/")
+	return !strings.Contains(first, ".") && (strings.Contains(file, "/src/"+pkg+"/") || strings.HasPrefix(file, pkg+"/"))
 }
 
 func at(where string) string {

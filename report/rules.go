@@ -35,7 +35,7 @@ var decisive = []rule{
 		"insufficient memory on device",
 	}},
 	{verdict.ClassCapacity, "out of memory", []string{
-		"cannot allocate memory", "out of memory", "oom-kill", "oom killer", "oomkilled", "killed by the kernel for memory", "resource temporarily unavailable",
+		"cannot allocate memory", "out of memory", "oom-kill", "oom killer", "oomkilled", "killed by the kernel for memory", "was killed by sigkill", "resource temporarily unavailable",
 		"too many open files in system",
 	}},
 	{verdict.ClassCapacity, "too few devices", []string{
@@ -44,7 +44,7 @@ var decisive = []rule{
 	}},
 	{verdict.ClassInfra, "the device or its driver failed", []string{
 		"gpu is lost", "fallen off the bus", "driver/library version mismatch", "nvml: ", "xid ", "uncorrectable ecc", "cuda_error_ecc_uncorrectable", "nvidia-smi has failed",
-		"cuda_error_system_not_ready", "cuda_error_system_driver_mismatch", "failed to initialize nvml", "device is lost", "cuda driver version is insufficient", "nccl warn",
+		"cuda_error_system_not_ready", "cuda_error_system_driver_mismatch", "failed to initialize nvml", "device is lost", "device lost", "cannot measure", "cuda driver version is insufficient", "nccl warn",
 		"unable to determine the device handle",
 	}},
 	{verdict.ClassInfra, "the disk", []string{
@@ -62,7 +62,7 @@ var decisive = []rule{
 	{verdict.ClassEngine, "the engine ended or refused to start", []string{
 		"runner process has terminated", "enginecore failed to start", "engine core initialization failed", "error loading model", "failed to load model",
 		"unable to load model", "server exited", "exited before it was ready", "process exited", "child exited", "connection reset by peer", "unexpected eof",
-		"broken pipe", "engine is dead", "died before it", "exited with code", "500 internal server error", "failed to decode", "exit status 1: ",
+		"broken pipe", `": eof`, "engine is dead", "died before it", "exited with code", "500 internal server error", "failed to decode", "exit status 1: ",
 		"was killed by", "connect: connection refused", "hit its limit of",
 	}},
 	{verdict.ClassTimeout, "a time limit", []string{
