@@ -52,7 +52,7 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 		f.host.leave()
 		return nil, fmt.Errorf("%s did not start: %w", f.opts.name, err)
 	}
-	f.host.snapshot()
+	f.host.snapshot(f.opts.dirs)
 	returned := false
 	defer func() {
 		if returned {
@@ -234,4 +234,4 @@ func (h *hostBaseline) leave() (alone bool) {
 	return !*h.shared
 }
 
-func (h *hostBaseline) snapshot() { h.state, h.err = leakcheck.Snapshot() }
+func (h *hostBaseline) snapshot(dirs []string) { h.state, h.err = leakcheck.Snapshot(dirs...) }

@@ -54,7 +54,9 @@ func (r *Runner) GenerateGreedy(prompt string, maxTokens int) llm.Completion {
 // the k likeliest.
 func (r *Runner) GenerateGreedyLogprobs(prompt string, maxTokens, k int) llm.Completion {
 	r.t.Helper()
-	return r.GenerateWith(prompt, llm.SamplingParams{MaxTokens: maxTokens, Logprobs: &k}).Completions[0]
+	out := r.GenerateWith(prompt, llm.SamplingParams{MaxTokens: maxTokens, Logprobs: &k})
+	r.needLogprobs(out, k, false)
+	return out.Completions[0]
 }
 
 // GenerateWithLogprobs is GenerateWith, with the k likeliest tokens' log-probabilities for the
@@ -62,7 +64,26 @@ func (r *Runner) GenerateGreedyLogprobs(prompt string, maxTokens, k int) llm.Com
 func (r *Runner) GenerateWithLogprobs(prompt string, params llm.SamplingParams, k int) llm.Output {
 	r.t.Helper()
 	params.Logprobs, params.PromptLogprobs = &k, &k
-	return r.GenerateWith(prompt, params)
+	out := r.GenerateWith(prompt, params)
+	r.needLogprobs(out, k, true)
+	return out
+}
+
+// needLogprobs fails the test when an engine left out the log-probabilities that it was asked for:
+// a comparison of none with none passes.
+func (r *Runner) needLogprobs(out llm.Output, k int, prompt bool) {
+	r.t.Helper()
+	for i, c := range out.Completions {
+		tokens := max(len(c.TokenIDs), min(len(c.Text), 1)) // an engine may return text alone
+		if len(c.Logprobs) < tokens {
+			r.t.Fatalf("%s: generate: %T.Generate returned log-probabilities for %d of %d token(s) of completion %d (asked for the %d likeliest of each)",
+				r.pkg, r.fixture.Engine(), len(c.Logprobs), tokens, i, k)
+		}
+	}
+	if n := len(out.PromptTokenIDs); prompt && len(out.PromptLogprobs) < max(n, min(len(out.Prompt), 1)) {
+		r.t.Fatalf("%s: generate: %T.Generate returned log-probabilities for %d of %d token(s) of the prompt (asked for the %d likeliest of each)",
+			r.pkg, r.fixture.Engine(), len(out.PromptLogprobs), n, k)
+	}
 }
 
 // PromptPerplexity is exp(−mean log-probability) of the prompt's tokens after the first, which has

@@ -21,6 +21,7 @@ type options struct {
 	noDevice string         // why device memory is not checked
 	slack    int64
 	needs    []need
+	dirs     []string     // that the host check looks at
 	noHost   string       // why the host is not checked
 	say      func(string) // told how a long wait goes
 	end      time.Time    // before the test's own deadline; zero: none
@@ -105,3 +106,10 @@ func NeedUtilization(share float64) Option {
 // WithoutHost leaves the host unchecked: descriptors, sockets, mappings, shared memory, files and
 // children. The report gives the reason.
 func WithoutHost(reason string) Option { return func(o *options) { o.noHost = reason } }
+
+// WatchDirs adds folders to what the host check looks at: a file that appears in one while the engine
+// is there, and stays, is a finding. The folders should be the test's own: others write to a shared
+// one too.
+func WatchDirs(dirs ...string) Option {
+	return func(o *options) { o.dirs = append(o.dirs, dirs...) }
+}

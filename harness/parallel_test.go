@@ -1,10 +1,13 @@
 package harness_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,4 +90,30 @@ func TestWithoutHost(t *testing.T) {
 	})
 	assert.Empty(t, failures)
 	assert.Contains(t, report.String(), "not checked: the suite keeps a log open")
+}
+
+// A closed file is found in a folder that is watched.
+func TestWatchDirs(t *testing.T) {
+	dir := t.TempDir()
+	failures := faketb.Run(func(ft *faketb.T) {
+		harness.Start(ft, openToy, append(noGPU, harness.WatchDirs(dir), harness.TeardownTimeout(2*time.Second))...)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "engine.sock"), nil, 0o600))
+	})
+	require.Len(t, failures, 1)
+	assert.Contains(t, failures[0], "engine.sock")
+	assert.Empty(t, faketb.Run(func(ft *faketb.T) { harness.Start(ft, openToy, append(noGPU, harness.WatchDirs(dir))...) }), "it was there before")
+}
+
+// A child that the engine did not name is not killed: the finding says that it is left running.
+func TestAChildThatIsLeftRunning(t *testing.T) {
+	var child *exec.Cmd
+	failures := faketb.Run(func(ft *faketb.T) {
+		harness.Start(ft, openToy, append(noGPU, harness.TeardownTimeout(2*time.Second))...)
+		child = exec.Command("sleep", "60")
+		require.NoError(t, child.Start())
+	})
+	defer func() { child.Process.Kill(); child.Wait() }()
+	require.Len(t, failures, 1)
+	assert.Contains(t, failures[0], fmt.Sprintf("child process %d runs, and is left running: sleep 60", child.Process.Pid))
+	assert.NoError(t, child.Process.Signal(syscall.Signal(0)), "it is")
 }

@@ -285,6 +285,13 @@ func TestErrorsOfTheEngineFailTheTest(t *testing.T) {
 	assert.Contains(t, failures[0], "empty prompt")
 	failures = faketb.Run(func(ft *faketb.T) { harness.Start(ft, openToy, noGPU...).GenerateGreedy("say nothing", 1) })
 	assert.Equal(t, []string{"harness: generate: *harness_test.toy.Generate gave no completion for request 1 of 1"}, failures)
+	for _, ask := range []func(*harness.Runner){
+		func(r *harness.Runner) { r.GenerateGreedyLogprobs("x", 1, 3) },
+		func(r *harness.Runner) { r.GenerateWithLogprobs("x", llm.SamplingParams{MaxTokens: 1}, 3) },
+	} {
+		failures = faketb.Run(func(ft *faketb.T) { ask(harness.Start(ft, openToy, noGPU...)) })
+		assert.Equal(t, []string{"harness: generate: *harness_test.toy.Generate returned log-probabilities for 0 of 1 token(s) of completion 0 (asked for the 3 likeliest of each)"}, failures)
+	}
 	failures = faketb.Run(func(ft *faketb.T) { harness.Start(ft, openToy, noGPU...).BeamSearch(llm.Request{Prompt: "x"}, 2, 2) })
 	assert.Equal(t, []string{"harness: beam search: *harness_test.toy.Generate gave no log-probabilities"}, failures)
 }

@@ -46,7 +46,7 @@
 //
 // The host:
 //
-//	leakcheck: child process 4194 runs: llama-server --port 8080
+//	leakcheck: child process 4194 runs, and is left running: llama-server --port 8080
 //	leakcheck: fd 9 is open: socket: tcp 127.0.0.1:36777 listening
 //	leakcheck: /dev/shm/kv-4194 is mapped (65536 KiB at 0x7f0000000000)
 //

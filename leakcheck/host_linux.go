@@ -297,7 +297,7 @@ func (h *HostState) processes(pids []int) {
 		if stat.Parent != self {
 			relation = fmt.Sprintf("descendant (parent %d)", stat.Parent)
 		}
-		name := fmt.Sprintf("%s process %d runs: %s", relation, pid, procfs.CommandLine(pid))
+		name := fmt.Sprintf("%s process %d runs, and is left running: %s", relation, pid, procfs.CommandLine(pid))
 		if stat.Dead() {
 			name = fmt.Sprintf("%s process %d (%s) has exited but nobody waited for it (zombie)", relation, pid, stat.Command)
 		}

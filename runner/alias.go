@@ -60,3 +60,6 @@ func NeedUtilization(share float64) Option { return harness.NeedUtilization(shar
 
 // WithoutHost is [harness.WithoutHost]: it leaves the host unchecked, for a reason.
 func WithoutHost(reason string) Option { return harness.WithoutHost(reason) }
+
+// WatchDirs is [harness.WatchDirs]: folders in which nothing new may stay.
+func WatchDirs(dirs ...string) Option { return harness.WatchDirs(dirs...) }
