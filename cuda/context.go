@@ -41,7 +41,10 @@ func (w *Worker) retain() error {
 	if err := w.current(); err != nil {
 		return err
 	}
-	w.contextID = w.ledger.Add(ledger.Holding{Owner: w.name, Kind: KindContext, Device: w.dev.UUID, Addr: w.ctx.Load(), Stack: w.stack()})
+	w.contextID = w.ledger.Add(ledger.Holding{
+		Owner: w.name, Kind: KindContext, Device: w.dev.UUID, Addr: w.ctx.Load(),
+		Stack: w.stack(),
+	})
 	return nil
 }
 
@@ -94,13 +97,15 @@ func (w *Worker) key() contextKey { return contextKey{w.d.lib, w.dev.Ordinal} }
 // called again. Once closed, every call of Close returns the same error.
 func (w *Worker) Close(ctx context.Context) error {
 	if w.onThread() {
-		return &MisuseError{"Close", ErrWrongThread, w.name + " cannot be closed on its own thread: call Close outside Do"}
+		return &MisuseError{"Close", ErrWrongThread, w.name +
+			" cannot be closed on its own thread: call Close outside Do"}
 	}
 	if err := w.made("Close"); err != nil {
 		return err
 	}
 	w.closing.Do(func() {
-		go func() { w.jobs <- &job{run: w.teardown, last: true, done: make(chan struct{})} }() // waits behind what the thread is doing
+		// waits behind what the thread is doing
+		go func() { w.jobs <- &job{run: w.teardown, last: true, done: make(chan struct{})} }()
 	})
 	select {
 	case <-w.end:

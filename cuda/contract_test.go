@@ -30,7 +30,10 @@ func TestDevices(t *testing.T) {
 				assert.Equal(t, v, got)
 			}
 		}
-		for id, reason := range map[string]string{"99": "ordinal past the end", "-1": "negative", "GPU-ffffffffff": "no such UUID", "": "empty"} {
+		for id, reason := range map[string]string{
+			"99": "ordinal past the end", "-1": "negative",
+			"GPU-ffffffffff": "no such UUID", "": "empty",
+		} {
 			_, err := r.d.Device(id)
 			require.ErrorIs(t, err, ErrInvalidDevice, reason)
 		}
@@ -274,7 +277,8 @@ func TestModuleErrorsCarryTheCompilersLog(t *testing.T) {
 		w := r.worker(t, 0)
 		do(t, w, func() {
 			for i := range 3 { // the log's length is an in/out parameter: the third log must be as good as the first
-				_, err := w.LoadModule("kernels", "bogus.ptx", []byte(".version 6.3\n.target sm_75\n.address_size 64\nbogus;\n"))
+				_, err := w.LoadModule("kernels", "bogus.ptx",
+					[]byte(".version 6.3\n.target sm_75\n.address_size 64\nbogus;\n"))
 				require.ErrorIs(t, err, ErrInvalidPTX)
 				e, ok := errAs[*CompileError](err)
 				require.True(t, ok)

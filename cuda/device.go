@@ -32,7 +32,8 @@ type Device struct {
 
 // String returns "NVIDIA H200 (GPU-6fd6ac6d-…, sm_90, 132 SMs, 139.8 GiB)".
 func (v Device) String() string {
-	return fmt.Sprintf("%s (%s, sm_%d%d, %d SMs, %s)", v.Name, v.UUID, v.Major, v.Minor, v.SMs, ledger.FormatBytes(v.TotalMemory))
+	return fmt.Sprintf("%s (%s, sm_%d%d, %d SMs, %s)", v.Name, v.UUID, v.Major, v.Minor, v.SMs,
+		ledger.FormatBytes(v.TotalMemory))
 }
 
 // Driver is the driver that the device belongs to.
@@ -62,7 +63,8 @@ func (d *Driver) Device(id string) (Device, error) {
 		return Device{}, err
 	}
 	if len(vs) == 0 {
-		return Device{}, fmt.Errorf("cuda: the driver shows no device (CUDA_VISIBLE_DEVICES=%q): %w", os.Getenv("CUDA_VISIBLE_DEVICES"), ErrNoDevice)
+		return Device{}, fmt.Errorf("cuda: the driver shows no device (CUDA_VISIBLE_DEVICES=%q): %w",
+			os.Getenv("CUDA_VISIBLE_DEVICES"), ErrNoDevice)
 	}
 	if n, err := strconv.Atoi(id); err == nil {
 		if n < 0 || n >= len(vs) {
@@ -82,7 +84,8 @@ func (d *Driver) Device(id string) (Device, error) {
 		for _, v := range vs {
 			have = append(have, v.UUID)
 		}
-		return Device{}, fmt.Errorf("cuda: %q names %d of the devices %s: %w", id, len(found), strings.Join(have, ", "), ErrInvalidDevice)
+		return Device{}, fmt.Errorf("cuda: %q names %d of the devices %s: %w", id, len(found), strings.Join(have, ", "),
+			ErrInvalidDevice)
 	}
 	return found[0], nil
 }
@@ -119,7 +122,8 @@ func (d *Driver) describe(ordinal int) (Device, error) {
 	}
 	h := hex.EncodeToString(id[:])
 	prefix := "GPU-"
-	if mig := "MIG-" + h[:8]; strings.Contains(strings.ToLower(os.Getenv("CUDA_VISIBLE_DEVICES")), strings.ToLower(mig)) {
+	if mig := "MIG-" + h[:8]; strings.Contains(strings.ToLower(os.Getenv("CUDA_VISIBLE_DEVICES")),
+		strings.ToLower(mig)) {
 		prefix = "MIG-" // the driver gives the bytes alone
 	}
 	v.UUID = prefix + h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]

@@ -109,7 +109,8 @@ func (d *Driver) call(s *symbol, args ...uintptr) error {
 func (d *Driver) failure(s *symbol, c Code) *Error {
 	e := &Error{Call: s.name, Code: c, Name: "CUDA_ERROR", Text: "the driver has no text for it"}
 	if s.addr == 0 {
-		e.Name, e.Text = "CUDA_ERROR_NOT_SUPPORTED", fmt.Sprintf("this driver (CUDA %d.%d) does not have the function", d.version/1000, d.version%1000/10)
+		e.Name, e.Text = "CUDA_ERROR_NOT_SUPPORTED", fmt.Sprintf("this driver (CUDA %d.%d) does not have the function",
+			d.version/1000, d.version%1000/10)
 		return e
 	}
 	if t := d.text(&d.fn.getErrorName, c); t != "" {

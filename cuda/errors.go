@@ -179,7 +179,8 @@ type AllocError struct {
 }
 
 func (e *AllocError) Error() string {
-	s := fmt.Sprintf("cuda: no %s (%s) for %s on %s: %s", ledger.FormatBytes(e.Bytes), e.Kind, e.Owner, e.Worker, inner(e.Err))
+	s := fmt.Sprintf("cuda: no %s (%s) for %s on %s: %s", ledger.FormatBytes(e.Bytes), e.Kind, e.Owner, e.Worker,
+		inner(e.Err))
 	if (e.Kind == KindPinned || e.Kind == KindLocked) && errors.Is(e.Err, ErrOutOfMemory) {
 		s += "; it is the host's memory, not the device's"
 	}
@@ -240,7 +241,8 @@ func (e *HangError) Error() string {
 	if e.Driver != "" {
 		where = "in the driver's " + e.Driver
 	}
-	return fmt.Sprintf("cuda: %s: %s: the worker's thread has been busy for %s, %s: %v", e.Worker, e.Call, e.For.Round(time.Millisecond), where, e.Err)
+	return fmt.Sprintf("cuda: %s: %s: the worker's thread has been busy for %s, %s: %v", e.Worker, e.Call,
+		e.For.Round(time.Millisecond), where, e.Err)
 }
 
 func (e *HangError) Unwrap() error { return e.Err }
@@ -262,10 +264,12 @@ func (e *LeakError) Error() string {
 	}
 	fmt.Fprintf(&b, "cuda: %s was closed with %d %s still live", e.Worker, n, allocations)
 	if len(e.Freed) > 0 {
-		fmt.Fprintf(&b, "\n  freed now, because the owner did not:\n%s", strings.TrimRight(ledger.Format(e.Freed), "\n"))
+		fmt.Fprintf(&b, "\n  freed now, because the owner did not:\n%s",
+			strings.TrimRight(ledger.Format(e.Freed), "\n"))
 	}
 	if len(e.Kept) > 0 {
-		fmt.Fprintf(&b, "\n  not freed, on the device until the process ends:\n%s", strings.TrimRight(ledger.Format(e.Kept), "\n"))
+		fmt.Fprintf(&b, "\n  not freed, on the device until the process ends:\n%s",
+			strings.TrimRight(ledger.Format(e.Kept), "\n"))
 	}
 	for _, err := range e.Errs {
 		fmt.Fprintf(&b, "\n  because: %s", strings.ReplaceAll(inner(err), "\n", "\n    and: "))

@@ -99,10 +99,16 @@ func TestHalfBuiltThingsAreTakenDown(t *testing.T) {
 		"cuMemSetAccess":                func(w *Worker) error { _, err := w.AllocVMM("x", 10); return err },
 		"cuMemHostAlloc":                func(w *Worker) error { _, err := w.AllocPinned("x", 10); return err },
 		"cuMemHostGetDevicePointer_v2":  func(w *Worker) error { _, err := w.AllocPinned("x", 10); return err },
-		"cuMemHostRegister_v2":          func(w *Worker) error { _, err := w.Register("x", make([]byte, 10)); return err },
-		"cuStreamCreateWithPriority":    func(w *Worker) error { _, err := w.NewStream("x"); return err },
-		"cuEventCreate":                 func(w *Worker) error { _, err := w.NewEvent("x"); return err },
-		"cuModuleLoadDataEx":            func(w *Worker) error { _, err := w.LoadModule("x", "x", []byte(testPTX)); return err },
+		"cuMemHostRegister_v2": func(w *Worker) error {
+			_, err := w.Register("x", make([]byte, 10))
+			return err
+		},
+		"cuStreamCreateWithPriority": func(w *Worker) error { _, err := w.NewStream("x"); return err },
+		"cuEventCreate":              func(w *Worker) error { _, err := w.NewEvent("x"); return err },
+		"cuModuleLoadDataEx": func(w *Worker) error {
+			_, err := w.LoadModule("x", "x", []byte(testPTX))
+			return err
+		},
 	}
 	r := stubRig(t, 1, 8<<20)
 	w := r.worker(t, 0)
@@ -192,7 +198,9 @@ func TestStickyErrorKillsTheContext(t *testing.T) {
 		before := r.calls()
 		for name, call := range map[string]func() error{
 			"alloc": func() error { _, err := w.Alloc("x", 1); return err }, "sync": w.Synchronize,
-			"copy": func() error { return m.CopyFrom(0, []byte{1}) }, "launch": func() error { return crash.Launch(nil, Launch{}, nil) },
+			"copy": func() error { return m.CopyFrom(0, []byte{1}) }, "launch": func() error {
+				return crash.Launch(nil, Launch{}, nil)
+			},
 		} {
 			err := call()
 			var dead *DeadError
@@ -361,12 +369,16 @@ func TestErrorsMatch(t *testing.T) {
 	do(t, w, func() {
 		r.stub.Fail("cuCtxSynchronize", 1, int(ErrInvalidValue))
 		err := w.Synchronize()
-		require.Equal(t, &Error{Call: "cuCtxSynchronize", Code: 1, Name: "CUDA_ERROR_INVALID_VALUE", Text: "invalid argument"}, err)
+		require.Equal(t, &Error{
+			Call: "cuCtxSynchronize", Code: 1, Name: "CUDA_ERROR_INVALID_VALUE",
+			Text: "invalid argument",
+		}, err)
 		require.EqualError(t, err, "cuda: cuCtxSynchronize: CUDA_ERROR_INVALID_VALUE (1): invalid argument")
 		require.ErrorIs(t, err, ErrInvalidValue)
 		require.NotErrorIs(t, err, ErrOutOfMemory)
 		r.stub.Fail("cuCtxSynchronize", 1, 12345)
-		assert.EqualError(t, w.Synchronize(), "cuda: cuCtxSynchronize: CUDA_ERROR (12345): the driver has no text for it")
+		assert.EqualError(t, w.Synchronize(),
+			"cuda: cuCtxSynchronize: CUDA_ERROR (12345): the driver has no text for it")
 	})
 }
 
@@ -412,7 +424,8 @@ func TestStubFromTheEnvironment(t *testing.T) {
 		t.Skip(err)
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), "ENGINETEST_LIBCUDA="+path, "STUB_DEVICES=3", "STUB_MEMORY=12582912", "STUB_FAIL=cuMemAlloc_v2:2:2")
+	cmd.Env = append(os.Environ(), "ENGINETEST_LIBCUDA="+path, "STUB_DEVICES=3", "STUB_MEMORY=12582912",
+		"STUB_FAIL=cuMemAlloc_v2:2:2")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "--- PASS: "+t.Name())

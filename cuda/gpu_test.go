@@ -89,13 +89,16 @@ func TestGPUContextCyclesAreFlat(t *testing.T) {
 		}
 	}
 	t.Logf("%d cycles, %.0f ms each", cycles, time.Since(began).Seconds()*1000/cycles)
-	t.Logf("free in the new context: first %.2f MiB, last %.2f MiB, least %.2f, most %.2f", mib(free[0]), mib(free[cycles-1]),
+	t.Logf("free in the new context: first %.2f MiB, last %.2f MiB, least %.2f, most %.2f", mib(free[0]),
+		mib(free[cycles-1]),
 		mib(slices.Min(free)), mib(slices.Max(free)))
 	assert.InDelta(t, free[1], free[cycles-1], 1<<20, "free memory in the second and the last context")
 	if known {
-		t.Logf("NVML over the baseline after Close: first +%.2f MiB, last +%.2f MiB, most +%.2f MiB", mib(residual[0]), mib(residual[cycles-1]),
+		t.Logf("NVML over the baseline after Close: first +%.2f MiB, last +%.2f MiB, most +%.2f MiB", mib(residual[0]),
+			mib(residual[cycles-1]),
 			mib(slices.Max(residual)))
-		assert.InDelta(t, residual[1], residual[cycles-1], 256<<10, "flat, but for the driver's books of other processes on other devices (64 KiB were seen)")
+		assert.InDelta(t, residual[1], residual[cycles-1], 256<<10,
+			"flat, but for the driver's books of other processes on other devices (64 KiB were seen)")
 		assert.LessOrEqual(t, slices.Max(residual), int64(4<<20), "cuInit's own share and nothing more")
 	}
 }
@@ -297,7 +300,8 @@ func twoDevices(t *testing.T, r *rig) {
 	do(t, b, func() { require.NoError(t, src.Free()) })
 	require.NoError(t, closeSoon(b))
 	do(t, a, func() {
-		checkMisuse(t, "copy of freed", ErrUseAfterFree, (&Memory{resource: resource{w: a}, size: 1}).CopyPeer(0, src, 0, 1, nil))
+		checkMisuse(t, "copy of freed", ErrUseAfterFree,
+			(&Memory{resource: resource{w: a}, size: 1}).CopyPeer(0, src, 0, 1, nil))
 		require.NoError(t, a.Synchronize(), "a goes on")
 	})
 }
@@ -391,9 +395,15 @@ func TestTimings(t *testing.T) {
 			p, err := w.AllocPinned("p", big)
 			ok(err)
 			pageable := make([]byte, big)
-			row(fmt.Sprintf("copy to device %d MiB, pinned", big>>20), 5, func() { ok(m.CopyFromAsync(0, p, 0, big, s)); ok(s.Synchronize()) })
+			row(fmt.Sprintf("copy to device %d MiB, pinned", big>>20), 5, func() {
+				ok(m.CopyFromAsync(0, p, 0, big, s))
+				ok(s.Synchronize())
+			})
 			row(fmt.Sprintf("copy to device %d MiB, pageable", big>>20), 3, func() { ok(m.CopyFrom(0, pageable)) })
-			row(fmt.Sprintf("copy to host %d MiB, pinned", big>>20), 5, func() { ok(m.CopyToAsync(p, 0, 0, big, s)); ok(s.Synchronize()) })
+			row(fmt.Sprintf("copy to host %d MiB, pinned", big>>20), 5, func() {
+				ok(m.CopyToAsync(p, 0, 0, big, s))
+				ok(s.Synchronize())
+			})
 			row("copy to host 4 B, pinned", 100, func() { ok(m.CopyToAsync(p, 0, 0, 4, s)); ok(s.Synchronize()) })
 			row("MemInfo", 100, func() { _, _, err := w.MemInfo(); ok(err) })
 			row("misuse check (off range)", 1000, func() { _ = m.CopyTo(pageable, 1) })

@@ -150,7 +150,8 @@ func (x *GraphExec) Update(g *Graph) error {
 	if w.d.fn.graphUpdate.addr != 0 {
 		err = w.callWith(&w.d.fn.graphUpdate, x.handle, g.handle, uintptr(unsafe.Pointer(result)))
 	} else { // before CUDA 12: the failing node and the result apart
-		err = w.callWith(&w.d.fn.graphUpdateOld, x.handle, g.handle, uintptr(unsafe.Pointer(&result.node)), uintptr(unsafe.Pointer(&result.result)))
+		err = w.callWith(&w.d.fn.graphUpdateOld, x.handle, g.handle, uintptr(unsafe.Pointer(&result.node)),
+			uintptr(unsafe.Pointer(&result.result)))
 	}
 	if err != nil && int(result.result) < len(updateResults) && result.result > 0 {
 		return fmt.Errorf("%w (%s)", err, updateResults[result.result])

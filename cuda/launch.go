@@ -94,7 +94,8 @@ func (f *Function) Launch(s *Stream, l Launch, a *Args) error {
 		a = &none
 	}
 	if f.params >= 0 && len(a.ptrs) != f.params {
-		return &MisuseError{call, ErrArguments, fmt.Sprintf("%s takes %d, the block has %d", f.name, f.params, len(a.ptrs))}
+		return &MisuseError{call, ErrArguments, fmt.Sprintf("%s takes %d, the block has %d", f.name, f.params,
+			len(a.ptrs))}
 	}
 	for _, m := range a.memory {
 		if m == nil {
@@ -114,7 +115,8 @@ func (f *Function) Launch(s *Stream, l Launch, a *Args) error {
 		w.config.fill(&l, stream)
 		err = w.call(&w.d.fn.launchKernelEx, uintptr(unsafe.Pointer(&w.config)), f.handle, uintptr(params), 0)
 	} else {
-		err = w.call(&w.d.fn.launchKernel, f.handle, gx, gy, gz, bx, by, bz, uintptr(l.Shared), stream, uintptr(params), 0)
+		err = w.call(&w.d.fn.launchKernel, f.handle, gx, gy, gz, bx, by, bz, uintptr(l.Shared), stream, uintptr(params),
+			0)
 	}
 	runtime.KeepAlive(a)
 	return err

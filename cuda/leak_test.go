@@ -191,7 +191,8 @@ func TestOwnersThatFreeEverythingLeaveNothing(t *testing.T) {
 		require.NoError(t, err)
 		l := ledger.New(false)
 		w := newWorker(t, vs[0], Config{Ledger: l})
-		require.Equal(t, []ledger.Holding{{Owner: "cuda:0", Kind: KindContext, Device: vs[0].UUID, Addr: w.Handle()}}, l.Holdings(),
+		require.Equal(t, []ledger.Holding{{Owner: "cuda:0", Kind: KindContext, Device: vs[0].UUID, Addr: w.Handle()}},
+			l.Holdings(),
 			"an open worker is itself a holding")
 		do(t, w, func() {
 			m, err := w.Alloc("weights", 1<<20)

@@ -30,7 +30,9 @@ func (w *Worker) Alloc(owner string, size int64) (*Memory, error) {
 		return nil, w.noMemory(KindPlain, owner, size, err)
 	}
 	m := &Memory{ptr: DevicePtr(w.out[0]), size: size}
-	w.add(&m.resource, KindPlain, owner, size, uintptr(m.ptr), func() error { return w.call(&w.d.fn.memFree, uintptr(m.ptr)) })
+	w.add(&m.resource, KindPlain, owner, size, uintptr(m.ptr), func() error {
+		return w.call(&w.d.fn.memFree, uintptr(m.ptr))
+	})
 	return m, nil
 }
 

@@ -92,11 +92,13 @@ func TestLedgerEqualsTheDriver(t *testing.T) {
 				}
 			}),
 			"fault": func(t *rapid.T) {
-				s.Fail(rapid.SampledFrom(failing).Draw(t, "call"), rapid.IntRange(1, 3).Draw(t, "nth"), int(ErrOutOfMemory))
+				s.Fail(rapid.SampledFrom(failing).Draw(t, "call"), rapid.IntRange(1, 3).Draw(t, "nth"),
+					int(ErrOutOfMemory))
 			},
 			"": func(t *rapid.T) { // after each step
 				if w.dead.Load() == nil && s.Used(0) != w.ledger.Bytes() {
-					t.Fatalf("the driver has %d bytes, the ledger %d:\n%s", s.Used(0), w.ledger.Bytes(), ledger.Format(w.Holdings()))
+					t.Fatalf("the driver has %d bytes, the ledger %d:\n%s", s.Used(0), w.ledger.Bytes(),
+						ledger.Format(w.Holdings()))
 				}
 			},
 		})

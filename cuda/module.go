@@ -58,7 +58,8 @@ func (m *Module) Function(name string) (*Function, error) {
 		return nil, err
 	}
 	s := append([]byte(name), 0)
-	if err := m.w.callWith(&m.w.d.fn.moduleFunction, m.w.result(0), m.handle, uintptr(unsafe.Pointer(&s[0]))); err != nil {
+	if err := m.w.callWith(&m.w.d.fn.moduleFunction, m.w.result(0), m.handle,
+		uintptr(unsafe.Pointer(&s[0]))); err != nil {
 		return nil, fmt.Errorf("cuda: function %s of module %s: %w", name, m.name, err)
 	}
 	f := &Function{m: m, name: name, handle: uintptr(m.w.out[0]), params: -1}
@@ -90,7 +91,8 @@ func (f *Function) countParams() error {
 			return err
 		}
 		if size := w.out[1]; size > 8 {
-			return fmt.Errorf("cuda: function %s of module %s: parameter %d has %d bytes; Args holds 8 at most", f.name, f.m.name, n, size)
+			return fmt.Errorf("cuda: function %s of module %s: parameter %d has %d bytes; Args holds 8 at most", f.name,
+				f.m.name, n, size)
 		}
 	}
 }
@@ -123,7 +125,10 @@ func (f *Function) Attributes() (Attributes, error) {
 	for _, q := range [...]struct {
 		key uintptr // CUfunction_attribute
 		to  *int
-	}{{0, &a.MaxThreads}, {1, &a.StaticBytes}, {3, &a.LocalBytes}, {4, &a.Registers}, {5, &a.PTXVersion}, {6, &a.BinaryArch}, {8, &a.MaxDynamic}} {
+	}{{0, &a.MaxThreads}, {1, &a.StaticBytes}, {3, &a.LocalBytes}, {4, &a.Registers}, {5, &a.PTXVersion}, {
+		6,
+		&a.BinaryArch,
+	}, {8, &a.MaxDynamic}} {
 		if err := w.call(&w.d.fn.funcGetAttr, w.result(0), q.key, f.handle); err != nil {
 			return a, err
 		}

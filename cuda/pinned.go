@@ -37,7 +37,8 @@ func (w *Worker) Register(owner string, b []byte) (*Pinned, error) {
 		return nil, err
 	}
 	const portable, mapped = 1, 2 // CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP
-	if err := w.callWith(&w.d.fn.memHostRegister, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), portable|mapped); err != nil {
+	if err := w.callWith(&w.d.fn.memHostRegister, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
+		portable|mapped); err != nil {
 		return nil, w.noMemory(KindLocked, owner, int64(len(b)), err)
 	}
 	host := uintptr(unsafe.Pointer(&b[0]))

@@ -80,7 +80,8 @@ func (p *Pool) SetReleaseThreshold(n int64) error {
 		return err
 	}
 	p.w.out[0] = uint64(n)
-	return p.w.call(&p.w.d.fn.poolSetAttr, p.handle, 4, uintptr(unsafe.Pointer(&p.w.out[0]))) // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+	// CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+	return p.w.call(&p.w.d.fn.poolSetAttr, p.handle, 4, uintptr(unsafe.Pointer(&p.w.out[0])))
 }
 
 // Trim returns memory that is not in use back to the device, down to keep bytes.

@@ -17,12 +17,14 @@ const (
 	KindPool    = "pool"    // a Pool itself
 	KindVMM     = "vmm"     // cuMemCreate, mapped
 	KindPinned  = "pinned"  // host memory, page-locked, on [HostDevice]
-	KindLocked  = "locked"  // host memory of another owner, page-locked by Register: 0 bytes here, who allocated it has entered it
-	KindStream  = "stream"
-	KindEvent   = "event"
-	KindModule  = "module"
-	KindGraph   = "graph"
-	KindExec    = "graph exec" // an instantiated graph
+	// host memory of another owner, page-locked by Register: 0 bytes here, who allocated it has
+	// entered it
+	KindLocked = "locked"
+	KindStream = "stream"
+	KindEvent  = "event"
+	KindModule = "module"
+	KindGraph  = "graph"
+	KindExec   = "graph exec" // an instantiated graph
 )
 
 // HostDevice is the device of host memory in the ledger.
@@ -81,7 +83,8 @@ func (w *Worker) use(call string, r *resource) error {
 		return &MisuseError{call, ErrUseAfterFree, r.String()}
 	}
 	if r.w != w {
-		return &MisuseError{call, ErrWrongWorker, fmt.Sprintf("%s was made by %s and used with %s", r, r.w.name, w.name)}
+		return &MisuseError{call, ErrWrongWorker, fmt.Sprintf("%s was made by %s and used with %s", r, r.w.name,
+			w.name)}
 	}
 	return nil
 }
@@ -152,5 +155,6 @@ func (w *Worker) stack() []string {
 
 // ownFrame recognises frames of this package's own code, its tests excepted.
 func ownFrame(f runtime.Frame) bool {
-	return strings.HasPrefix(f.Function, "github.com/enginetest/enginetest/cuda.") && !strings.HasSuffix(f.File, "_test.go")
+	return strings.HasPrefix(f.Function, "github.com/enginetest/enginetest/cuda.") &&
+		!strings.HasSuffix(f.File, "_test.go")
 }

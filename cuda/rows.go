@@ -49,7 +49,8 @@ func (s *Stream) copyRows(call string, p *Pinned, off int64, m *Memory, rows Row
 	}
 	w := s.w
 	if rows.N < 0 || rows.Width < 0 || rows.Pitch < rows.Width || rows.Pitch > math.MaxInt64/int64(max(rows.N, 1)) {
-		return &MisuseError{call, ErrArguments, fmt.Sprintf("%d rows of %d bytes, %d bytes apart", rows.N, rows.Width, rows.Pitch)}
+		return &MisuseError{call, ErrArguments, fmt.Sprintf("%d rows of %d bytes, %d bytes apart", rows.N, rows.Width,
+			rows.Pitch)}
 	}
 	if rows.bytes() == 0 {
 		return nil

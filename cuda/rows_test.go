@@ -93,7 +93,8 @@ func TestCopyRowsMisuse(t *testing.T) {
 		checkMisuse(t, "nil pinned memory", ErrArguments, s.CopyRowsToHost(nil, 0, m, good))
 		checkMisuse(t, "overlapping rows", ErrArguments, s.CopyRowsToHost(p, 0, m, Rows{Pitch: 9, Width: 10, N: 5}))
 		checkMisuse(t, "negative", ErrArguments, s.CopyRowsToHost(p, 0, m, Rows{Pitch: 9, Width: 10, N: -1}))
-		checkMisuse(t, "a pitch that overflows", ErrArguments, s.CopyRowsToHost(p, 0, m, Rows{Pitch: 1 << 62, Width: 10, N: 5}))
+		checkMisuse(t, "a pitch that overflows", ErrArguments,
+			s.CopyRowsToHost(p, 0, m, Rows{Pitch: 1 << 62, Width: 10, N: 5}))
 		checkMisuse(t, "one row too many", ErrRange, s.CopyRowsToDevice(m, Rows{Pitch: 20, Width: 10, N: 6}, p, 0))
 		checkMisuse(t, "host memory too small", ErrRange, s.CopyRowsToDevice(m, good, p, 51))
 		require.NoError(t, s.CopyRowsToHost(p, 0, m, Rows{}), "nothing")

@@ -134,7 +134,8 @@ func (s *symbols) resolve(lib uintptr) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("it lacks %s: a driver of CUDA 11.6 (version 510, 2022) or newer is needed", strings.Join(missing, ", "))
+		return fmt.Errorf("it lacks %s: a driver of CUDA 11.6 (version 510, 2022) or newer is needed",
+			strings.Join(missing, ", "))
 	}
 	return nil
 }

@@ -17,7 +17,9 @@ import (
 
 // Config names a worker and the ledger that it enters its allocations in.
 type Config struct {
-	Name   string         // in messages, and the owner of the context itself in the ledger; default "cuda:" and the ordinal
+	// in messages, and the owner of the context itself in the ledger; default "cuda:" and the
+	// ordinal
+	Name   string
 	Ledger *ledger.Ledger // default: one of its own
 	Stacks bool           // record the stack of each allocation, from the caller of this package on
 }

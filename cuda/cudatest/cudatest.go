@@ -77,7 +77,9 @@ func Build() (string, error) {
 	}
 	defer os.RemoveAll(work)
 	src, out := filepath.Join(work, "libcuda.c"), filepath.Join(work, "libcuda.so")
-	err = eachSource(func(name string, text []byte) error { return os.WriteFile(filepath.Join(work, name), text, 0o600) })
+	err = eachSource(func(name string, text []byte) error {
+		return os.WriteFile(filepath.Join(work, name), text, 0o600)
+	})
 	if err != nil {
 		return "", err
 	}

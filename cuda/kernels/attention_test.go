@@ -10,11 +10,22 @@ import (
 )
 
 var attentionTests = []kernelTest{
-	{[]string{"rope_f32", "rope_f16"}, testRope, []wrong{swap("cosines and sines", 8, 9), set("epsilon twice as large", 7, float32(2*normEps)), swap("keys and values", 13, 14)}},
-	{attends(), testAttend, []wrong{set("another scale", 24, float32(0.5)), set("a window of one more", 23, 12), swap("norms of queries and keys", 5, 6)}},
-	{[]string{"prefill_64", "prefill_64_2", "prefill_80", "prefill_96", "prefill_128"}, testPrefill, []wrong{swap("keys and values", 3, 4), set("a window of one more", 11, 72)}},
+	{[]string{"rope_f32", "rope_f16"}, testRope, []wrong{
+		swap("cosines and sines", 8, 9),
+		set("epsilon twice as large", 7, float32(2*normEps)), swap("keys and values", 13, 14),
+	}},
+	{attends(), testAttend, []wrong{
+		set("another scale", 24, float32(0.5)), set("a window of one more", 23, 12),
+		swap("norms of queries and keys", 5, 6),
+	}},
+	{
+		[]string{"prefill_64", "prefill_64_2", "prefill_80", "prefill_96", "prefill_128"},
+		testPrefill,
+		[]wrong{swap("keys and values", 3, 4), set("a window of one more", 11, 72)},
+	},
 	{qkvs(), testQKV, []wrong{
-		set("epsilon twice as large", 12, float32(2*normEps)), swap("cosines and sines", 13, 14), swap("keys and values", 18, 19), set("no bias", 9, nil), swap("norms of queries and keys", 10, 11),
+		set("epsilon twice as large", 12, float32(2*normEps)), swap("cosines and sines", 13,
+			14), swap("keys and values", 18, 19), set("no bias", 9, nil), swap("norms of queries and keys", 10, 11),
 		set("another scale", 26, float32(0.31)), set("two column blocks fewer", 4, 4),
 	}},
 }
@@ -142,7 +153,8 @@ func (r *run) upload(a *attention) {
 	inverse := (uint64(1)<<40 + uint64(a.blockSize) - 1) / uint64(a.blockSize)
 	a.args = []any{
 		a.qkvBuf, parts, int64(stride), a.ld, optional(bias), optional(qNorm), optional(kNorm), float32(normEps), r.in("cos", floats(a.cos)), r.in("sin", floats(a.sin)),
-		a.heads, a.kvHeads, a.dim, a.kBuf, a.vBuf, a.blockSize, a.pad, inverse, r.ints("positions", a.positions...), r.ints("slots", a.slots...),
+		a.heads, a.kvHeads, a.dim, a.kBuf, a.vBuf, a.blockSize, a.pad, inverse, r.ints("positions",
+			a.positions...), r.ints("slots", a.slots...),
 	}
 	a.tablesBuf = r.ints("tables", slices.Concat(a.tables...)...)
 }
@@ -301,7 +313,8 @@ func testRope(k *kernel) {
 				if apart {
 					q = r.out("q", 2*a.rows*a.heads*a.dim)
 				}
-				r.launch(k.name, cuda.Dim{X: (a.rows + 3) / 4, Y: (a.heads + 2*a.kvHeads + 3) / 4}, 128, 0, append(slices.Clone(a.args), optional(q), float32(by), a.rows)...)
+				r.launch(k.name, cuda.Dim{X: (a.rows + 3) / 4, Y: (a.heads + 2*a.kvHeads + 3) / 4}, 128, 0,
+					append(slices.Clone(a.args), optional(q), float32(by), a.rows)...)
 				a.tablesBuf.scratch()
 				if apart {
 					r.nearQueries(q, a.queries(float64(float32(by))), a.dim)
@@ -352,7 +365,8 @@ func testQKV(k *kernel) {
 			args := append([]any{x.buffer, w.buffer, a.rows, a.ld, w.blocks()}, a.args...)
 			args[5] = any(nil) // the product goes nowhere else
 			r.launchAs(k.name, cuda.Launch{
-				Grid: cuda.Dim{X: 2 * cluster}, Block: cuda.Dim{X: 384}, Shared: 4*(16<<10+tile*128) + 8*tile*16 + 64, Cluster: cuda.Dim{X: cluster},
+				Grid: cuda.Dim{X: 2 * cluster}, Block: cuda.Dim{X: 384}, Shared: 4*(16<<10+tile*128) + 8*tile*16 +
+					64, Cluster: cuda.Dim{X: cluster},
 			}, append(args, q, float32(by))...)
 			a.tablesBuf.scratch()
 			// Errors of the product, of rows of about its size.
@@ -367,7 +381,8 @@ func testQKV(k *kernel) {
 
 // shape is what tells cases apart.
 func (a *attention) shape() string {
-	return fmt.Sprintf("heads %d/%d of %d, %d parts, norms %t, window %d, sequences %v", a.heads, a.kvHeads, a.dim, a.parts, a.norms, a.window, a.seqs)
+	return fmt.Sprintf("heads %d/%d of %d, %d parts, norms %t, window %d, sequences %v", a.heads, a.kvHeads, a.dim,
+		a.parts, a.norms, a.window, a.seqs)
 }
 
 // attendTolerance: a score is a sum of dim products and goes through ex2, whose result has the
@@ -378,10 +393,14 @@ func attendTolerance(dim, context int) float64 { return 8*sum(dim) + sum(context
 func testAttend(k *kernel) {
 	var kv string
 	var lanes, together int
-	if _, err := fmt.Sscanf(strings.ReplaceAll(k.name, "_", " "), "attend %s %d %d", &kv, &lanes, &together); err != nil {
+	if _, err := fmt.Sscanf(strings.ReplaceAll(k.name, "_", " "), "attend %s %d %d", &kv, &lanes,
+		&together); err != nil {
 		panic(err)
 	}
-	dims := map[int][]int{2: {16, 2, 10}, 4: {24, 18, 32}, 8: {40, 64, 34}, 16: {80, 128, 96}, 32: {136, 256, 134}}[lanes]
+	dims := map[int][]int{
+		2: {16, 2, 10}, 4: {24, 18, 32}, 8: {40, 64, 34}, 16: {80, 128, 96},
+		32: {136, 256, 134},
+	}[lanes]
 	perKV := []int{1, 1, 1}
 	if together == 4 {
 		perKV = []int{4, 7, 3}
@@ -429,7 +448,8 @@ func (r *run) attend(name string, a *attention, together, splits int, fused bool
 	out := r.activation("out", d, mode, a.rows, a.heads*a.dim)
 	partial, done := r.out("partial", 4*units*splits*together*(a.pad+2)), r.in("done", make([]byte, 4*units))
 	shared := 4 * ((together+2+warps*together)*a.pad + warps*together*2)
-	args := append(slices.Clone(a.args), seqs, a.tablesBuf, a.maxBlocks, a.window, float32(a.scale), flag, out.buffer, int64(out.plane), out.mode, int(d), out.kb, partial, done)
+	args := append(slices.Clone(a.args), seqs, a.tablesBuf, a.maxBlocks, a.window, float32(a.scale), flag, out.buffer,
+		int64(out.plane), out.mode, int(d), out.kb, partial, done)
 	r.launch(name, cuda.Dim{X: a.rows, Y: a.kvHeads * groups, Z: splits}, 32*warps, shared, args...)
 	partial.scratch()
 	query := a.query
@@ -466,7 +486,10 @@ func testPrefill(k *kernel) {
 		{5, 1, rounded, f16, []sequence{{7, 7}, {190, 70}}, 3},
 		{2, 1, split, bf16, []sequence{{100, 100}}, 0},
 	} {
-		a := &attention{heads: c.heads * together, kvHeads: c.kvHeads, dim: dim, kv: f16, window: c.window, seqs: c.seqs, scale: 1 / math.Sqrt(float64(dim))}
+		a := &attention{
+			heads: c.heads * together, kvHeads: c.kvHeads, dim: dim, kv: f16, window: c.window,
+			seqs: c.seqs, scale: 1 / math.Sqrt(float64(dim)),
+		}
 		k.run(a.shape(), func(r *run) {
 			r.build(a, true)
 			var tiles []int
@@ -490,7 +513,8 @@ func testPrefill(k *kernel) {
 				return q
 			}
 			out := r.activation("out", c.out, c.mode, a.rows, a.heads*a.dim)
-			r.launch(k.name, cuda.Dim{X: len(tiles) / 2, Y: a.heads / together}, 128, 4*prefillRows*(2*dim+16), r.in("q", data), a.heads, a.kvHeads, a.kBuf, a.vBuf, a.blockSize,
+			r.launch(k.name, cuda.Dim{X: len(tiles) / 2, Y: a.heads / together}, 128, 4*prefillRows*(2*dim+16),
+				r.in("q", data), a.heads, a.kvHeads, a.kBuf, a.vBuf, a.blockSize,
 				a.args[17], a.args[18], r.ints("seqs", a.rowSeqs...), a.tablesBuf, a.maxBlocks, a.window, r.ints("tiles", tiles...), out.buffer, int64(out.plane), out.mode, int(c.out), out.kb)
 			r.nearActivation(out, a.result(query), a.dim, 2*f16.unit())
 		})

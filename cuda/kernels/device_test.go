@@ -281,6 +281,7 @@ func (r *run) judge(name string, got, want []float64, width int, tolerance float
 	}
 	if !(ratio <= tolerance) {
 		n := min(8, width)
-		r.fault("%s: row %d: ‖out-ref‖/‖ref‖ is %.3g, want at most %.3g; it begins %.5g, want %.5g", name, row, ratio, tolerance, got[row*width:][:n], want[row*width:][:n])
+		r.fault("%s: row %d: ‖out-ref‖/‖ref‖ is %.3g, want at most %.3g; it begins %.5g, want %.5g", name, row, ratio,
+			tolerance, got[row*width:][:n], want[row*width:][:n])
 	}
 }

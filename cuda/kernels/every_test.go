@@ -187,13 +187,16 @@ func TestGuards(t *testing.T) {
 			r.launch("embed_f32", cuda.Dim{X: 2}, 32, 0, table.buffer, tokens, x, 1)
 			r.near(x, append(slices.Clone(table.row(1)), untouched(32)...), 32, 0)
 		}},
-		{"one element of many is wrong", `^x: row 1: ‖out-ref‖/‖ref‖ is .*, want at most 4.77e-07; it begins .*$`, func(r *run) {
-			table, tokens, x := r.operand("table", f32, plain, 4, 512, 1), r.ints("tokens", 1, 2), r.out("x", 2*512*4)
-			r.launch("embed_f32", cuda.Dim{X: 2}, 32, 0, table.buffer, tokens, x, 16)
-			want := append(slices.Clone(table.row(1)), table.row(2)...)
-			want[512+100] *= 1.001
-			r.near(x, want, 512, few)
-		}},
+		{
+			"one element of many is wrong", `^x: row 1: ‖out-ref‖/‖ref‖ is .*, want at most 4.77e-07; it begins .*$`,
+			func(r *run) {
+				table, tokens, x := r.operand("table", f32, plain, 4, 512, 1), r.ints("tokens", 1, 2), r.out("x", 2*512*4)
+				r.launch("embed_f32", cuda.Dim{X: 2}, 32, 0, table.buffer, tokens, x, 16)
+				want := append(slices.Clone(table.row(1)), table.row(2)...)
+				want[512+100] *= 1.001
+				r.near(x, want, 512, few)
+			},
+		},
 	} {
 		r := dev.newRun("", c.why, nil)
 		require.NoError(t, r.do(c.test), c.why)
@@ -219,7 +222,8 @@ func TestEveryKernelHasATest(t *testing.T) {
 		require.Greater(t, len(list), 50, name)
 		for _, e := range list {
 			all[e] = true
-			assert.True(t, tested[e], "%s has the kernel %s, and no row of tests in every_test.go has it: add one", name, e)
+			assert.True(t, tested[e], "%s has the kernel %s, and no row of tests in every_test.go has it: add one",
+				name, e)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(tested)) {
@@ -252,7 +256,8 @@ func entries(t *testing.T, image []byte) []string {
 		return list
 	}
 	image = slices.Clone(image)
-	binary.LittleEndian.PutUint32(image[20:], uint32(elf.EV_CURRENT)) // e_version, where NVIDIA has a version of its own
+	// e_version, where NVIDIA has a version of its own
+	binary.LittleEndian.PutUint32(image[20:], uint32(elf.EV_CURRENT))
 	f, err := elf.NewFile(bytes.NewReader(image))
 	require.NoError(t, err)
 	symbols, err := f.Symbols()

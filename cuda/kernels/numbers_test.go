@@ -113,7 +113,8 @@ func TestNumbers(t *testing.T) {
 			good := bytes.Equal(raw, out) && d.round(v) == v && v > last
 			if step := v - last; good && bits > 0 {
 				even := []float64{v, last}[bits%2]
-				good = d.round(last+0.49*step) == last && d.round(last+0.51*step) == v && d.round(last+step/2) == even && d.round(-v) == -v
+				good = d.round(last+0.49*step) == last && d.round(last+0.51*step) == v &&
+					d.round(last+step/2) == even && d.round(-v) == -v
 			}
 			if !good {
 				t.Fatalf("%s %#x: %g, encoded %x, after %g", d, bits, v, out, last)
@@ -122,7 +123,8 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 	require.True(t, halfValue(0x3c00) == 1 && halfValue(0x7bff) == 65504 && halfValue(1) == 0x1p-24)
-	require.True(t, math.IsNaN(f16.get(poisoned(2))) && math.IsNaN(bf16.get(poisoned(2))) && math.IsNaN(f32.get(poisoned(4))))
+	require.True(t, math.IsNaN(f16.get(poisoned(2))) && math.IsNaN(bf16.get(poisoned(2))) &&
+		math.IsNaN(f32.get(poisoned(4))))
 	ratio, row := worst([]float64{1, 2, 3, 4.4}, []float64{1, 2, 3, 4}, 2)
 	require.InDelta(t, 0.08, ratio, 1e-9)
 	require.Equal(t, 1, row)

@@ -9,10 +9,25 @@ import (
 )
 
 var productTests = []kernelTest{
-	{[]string{"gemv_f32", "gemv_bf16", "gemv_f16", "gemv16_bf16", "gemv16_f16"}, testGemv, []wrong{set("epsilon twice as large", 4, float32(2*normEps)), set("no bias", 5, nil), set("a row fewer", 8, 36)}},
+	{
+		[]string{"gemv_f32", "gemv_bf16", "gemv_f16", "gemv16_bf16", "gemv16_f16"},
+		testGemv,
+		[]wrong{
+			set("epsilon twice as large", 4, float32(2*normEps)), set("no bias", 5, nil),
+			set("a row fewer", 8, 36),
+		},
+	},
 	{skinnies(), testSkinny, []wrong{set("no bias", 10, nil), set("a column block fewer", 14, 2)}},
-	{[]string{"gemm_f32", "gemm_bf16", "gemm_f16"}, testGemm, []wrong{set("no bias", 11, nil), set("a row more", 12, 131), set("a column block fewer", 15, 3)}},
-	{[]string{"wgmma128_bf16", "wgmma128_f16", "wgmma256_bf16", "wgmma256_f16"}, testWgmma, []wrong{set("no bias", 7, nil), set("a row more", 8, 131), set("two column blocks fewer", 11, 2)}},
+	{
+		[]string{"gemm_f32", "gemm_bf16", "gemm_f16"},
+		testGemm,
+		[]wrong{set("no bias", 11, nil), set("a row more", 12, 131), set("a column block fewer", 15, 3)},
+	},
+	{
+		[]string{"wgmma128_bf16", "wgmma128_f16", "wgmma256_bf16", "wgmma256_f16"},
+		testWgmma,
+		[]wrong{set("no bias", 7, nil), set("a row more", 8, 131), set("two column blocks fewer", 11, 2)},
+	},
 }
 
 func skinnies() (names []string) {
@@ -69,7 +84,8 @@ func testGemv(k *kernel) {
 		norm, bias               bool
 	}{
 		{rows: 37, cols: 100, mode: store, blocks: 3, norm: true, bias: true},
-		{rows: 301, cols: 2085, mode: store, blocks: 7, norm: true}, // more column blocks than are under way, more groups than blocks
+		// more column blocks than are under way, more groups than blocks
+		{rows: 301, cols: 2085, mode: store, blocks: 7, norm: true},
 		{rows: 64, cols: 37, mode: siluMode, blocks: 4, norm: true, bias: true},
 		{rows: 176, cols: 300, mode: siluMode, blocks: 2},
 		{rows: 100, cols: 1, mode: add, blocks: 7, bias: true},
@@ -113,7 +129,8 @@ func testGemv(k *kernel) {
 			default:
 				out = r.out("out", 4*c.rows)
 			}
-			r.launch(k.name, cuda.Dim{X: c.blocks}, threads, 2*kb*128, w.buffer, r.in("x", floats(x0.v)), optional(weight), c.cols, float32(normEps), optional(bias), out, c.mode, c.rows, kb)
+			r.launch(k.name, cuda.Dim{X: c.blocks}, threads, 2*kb*128, w.buffer, r.in("x", floats(x0.v)),
+				optional(weight), c.cols, float32(normEps), optional(bias), out, c.mode, c.rows, kb)
 			r.near(out, want, len(want), sum(c.cols))
 		})
 	}
@@ -146,7 +163,8 @@ func testSkinny(k *kernel) {
 			x := r.operand("x", d, planes, c.tokens, c.cols, 1)
 			p := r.product(d, x.matrix, w.matrix, c.parts, c.mode, c.act, c.bias)
 			grid := cuda.Dim{X: (c.rows + 16*c.side - 1) / (16 * c.side), Y: c.parts}
-			r.launch(k.name, grid, 256, 0, w.buffer, x.buffer, int64(x.plane), optional(p.out), p.stride, c.mode, optional(p.act.buffer), int64(p.act.plane), p.act.mode, p.act.kb,
+			r.launch(k.name, grid, 256, 0, w.buffer, x.buffer, int64(x.plane), optional(p.out), p.stride, c.mode,
+				optional(p.act.buffer), int64(p.act.plane), p.act.mode, p.act.kb,
 				optional(p.bias), c.tokens, c.rows, p.ld, w.blocks(), c.side)
 			p.judge(r)
 		})
@@ -167,7 +185,8 @@ func testGemm(k *kernel) {
 		{tokens: 129, rows: 272, cols: 37, parts: 1, planes: rounded, mode: siluMode, act: split, bias: true},
 		{tokens: 70, rows: 64, cols: 300, parts: 1, planes: split, mode: siluMode, act: rounded},
 		{tokens: 65, rows: 131, cols: 330, parts: 3, planes: split, mode: store},
-		{tokens: 1200, rows: 37, cols: 33, parts: 1, planes: rounded, mode: store}, // more tiles of tokens than go together
+		// more tiles of tokens than go together
+		{tokens: 1200, rows: 37, cols: 33, parts: 1, planes: rounded, mode: store},
 		{tokens: 2, rows: 129, cols: 1, parts: 1, planes: rounded, mode: add},
 		{tokens: 128, rows: 128, cols: 512, parts: 2, planes: rounded, mode: store},
 	} {
@@ -180,7 +199,8 @@ func testGemm(k *kernel) {
 				planes = 2
 			}
 			grid := cuda.Dim{X: (c.tokens + tile - 1) / tile * ((c.rows + tile - 1) / tile), Y: c.parts}
-			r.launch(k.name, grid, threads, shared, x.buffer, w.buffer, int64(x.plane), planes, optional(p.out), p.stride, c.mode, optional(p.act.buffer), int64(p.act.plane), p.act.mode,
+			r.launch(k.name, grid, threads, shared, x.buffer, w.buffer, int64(x.plane), planes, optional(p.out),
+				p.stride, c.mode, optional(p.act.buffer), int64(p.act.plane), p.act.mode,
 				p.act.kb, optional(p.bias), c.tokens, c.rows, p.ld, w.blocks())
 			p.judge(r)
 		})
@@ -200,7 +220,8 @@ func testWgmma(k *kernel) {
 		bias                                      bool
 	}{
 		{tokens: 130, rows: 144, cols: 128, parts: 1, mode: add, clusters: 1, bias: true},
-		{tokens: 300, rows: 528, cols: 64, parts: 1, mode: siluMode, clusters: 2, bias: true}, // an odd number of tiles of tokens
+		// an odd number of tiles of tokens
+		{tokens: 300, rows: 528, cols: 64, parts: 1, mode: siluMode, clusters: 2, bias: true},
 		{tokens: 65, rows: 96, cols: 448, parts: 1, mode: siluMode, clusters: 1},
 		{tokens: 70, rows: 132, cols: 1088, parts: 3, mode: store, clusters: 2},
 		{tokens: 2200, rows: 36, cols: 64, parts: 1, mode: store, clusters: 3}, // more tiles of tokens than go together
@@ -210,12 +231,14 @@ func testWgmma(k *kernel) {
 		k.run(fmt.Sprintf("%+v", c), func(r *run) {
 			w := r.operand("w", d, rounded, c.rows, c.cols, 1/math.Sqrt(float64(c.cols)))
 			x := r.operand("x", d, rounded, c.tokens, c.cols, 1)
-			p := r.productTo(d, x.matrix, w.matrix, c.parts, c.mode, rounded, c.bias, c.rows+4, func(part int) (from, to int) {
-				return c.cols / 64 * part / c.parts * 64, c.cols / 64 * (part + 1) / c.parts * 64
-			})
+			p := r.productTo(d, x.matrix, w.matrix, c.parts, c.mode, rounded, c.bias, c.rows+4,
+				func(part int) (from, to int) {
+					return c.cols / 64 * part / c.parts * 64, c.cols / 64 * (part + 1) / c.parts * 64
+				})
 			p.act.whole = true
 			r.launchAs(k.name, cuda.Launch{
-				Grid: cuda.Dim{X: c.clusters * cluster}, Block: cuda.Dim{X: 384}, Shared: 4*(16<<10+tile*128) + 8*tile*16 + 64, Cluster: cuda.Dim{X: cluster},
+				Grid: cuda.Dim{X: c.clusters * cluster}, Block: cuda.Dim{X: 384}, Shared: 4*(16<<10+tile*128) +
+					8*tile*16 + 64, Cluster: cuda.Dim{X: cluster},
 			}, x.buffer, w.buffer, optional(p.out), p.stride, c.mode, optional(p.act.buffer), p.act.kb, optional(p.bias), c.tokens, c.rows, p.ld, w.blocks(), c.parts)
 			p.judge(r)
 		})
@@ -238,12 +261,16 @@ type product struct {
 // product makes room for x wᵀ in every mode, with rows a little longer and parts a little further
 // apart than they need be.
 func (r *run) product(d dtype, x, w matrix, parts, mode, act int, bias bool) *product {
-	return r.productTo(d, x, w, parts, mode, act, bias, w.rows+3, func(part int) (from, to int) { return share(part, parts, x.cols) })
+	return r.productTo(d, x, w, parts, mode, act, bias, w.rows+3, func(part int) (from, to int) {
+		return share(part, parts, x.cols)
+	})
 }
 
 // productTo is product with rows of ld elements, and shares of the columns as the kernel divides
 // them.
-func (r *run) productTo(d dtype, x, w matrix, parts, mode, act int, bias bool, ld int, share func(part int) (from, to int)) *product {
+func (r *run) productTo(d dtype, x, w matrix, parts, mode, act int, bias bool, ld int,
+	share func(part int) (from, to int),
+) *product {
 	p := &product{ld: ld, act: &activation{}, cols: x.cols}
 	var b []float64
 	if p.bias, b = r.vector("bias", bias, w.rows, 0, 1); mode == store {
@@ -287,7 +314,8 @@ func (r *run) productTo(d dtype, x, w matrix, parts, mode, act int, bias bool, l
 
 func (p *product) judge(r *run) {
 	if p.out == nil {
-		r.nearActivation(p.act, p.gated, p.gated.cols, 4*sum(p.cols)) // both factors have errors, and the larger ones meet
+		// both factors have errors, and the larger ones meet
+		r.nearActivation(p.act, p.gated, p.gated.cols, 4*sum(p.cols))
 		return
 	}
 	var all []float64

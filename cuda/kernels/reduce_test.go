@@ -15,11 +15,15 @@ import (
 // engine/internal/cudarunner.
 var reduceTests = []kernelTest{
 	{[]string{"reduce_words", "reduce_blocks"}, testReduce, []wrong{
-		set("one part fewer", 17, 1), set("no bias", 19, nil), set("another rank", 9, 0), swap("the others' mailboxes", 1, 3), set("fewer floats", 21, 9),
+		set("one part fewer", 17, 1), set("no bias", 19, nil), set("another rank", 9, 0), swap("the others' mailboxes",
+			1, 3), set("fewer floats", 21, 9),
 	}},
 	{[]string{"meet"}, testMeet, []wrong{set("another rank", 9, 0), set("fewer ranks", 10, 2)}},
 	{[]string{"reduce_parts"}, testReduceParts, []wrong{set("a part too few", 2, 2), set("fewer floats", 4, 9)}},
-	{[]string{"reduce_into"}, testReduceInto, []wrong{set("no bias", 4, nil), set("rows of another width", 5, 40), set("fewer floats", 6, 9)}},
+	{[]string{"reduce_into"}, testReduceInto, []wrong{
+		set("no bias", 4, nil), set("rows of another width", 5, 40),
+		set("fewer floats", 6, 9),
+	}},
 }
 
 // mailbox is the layout of reduce.cu.
@@ -188,7 +192,12 @@ func testReduce(k *kernel) {
 
 // testMeet: every other rank gets a flag; those of later epochs count as well.
 func testMeet(k *kernel) {
-	for _, c := range []struct{ rank, size, epochs, missing int }{{1, 3, 5, 0}, {0, 2, 1 << 40, 0}, {7, 8, 0, 0}, {0, 3, 4, 1}} {
+	for _, c := range []struct{ rank, size, epochs, missing int }{
+		{1, 3, 5, 0},
+		{0, 2, 1 << 40, 0},
+		{7, 8, 0, 0},
+		{0, 3, 4, 1},
+	} {
 		k.run(fmt.Sprintf("%+v", c), func(r *run) {
 			epoch := c.epochs + 1
 			boxes, want := make([]*buffer, c.size), make([][]byte, c.size)
@@ -217,7 +226,8 @@ func testMeet(k *kernel) {
 			if c.missing > 0 {
 				want[c.rank][stopped] = 1
 			}
-			r.launch(k.name, cuda.Dim{X: 1}, 32, 0, r.comm(mailbox{c.rank, c.size, 4096, 32}, boxes, state, 20*time.Millisecond)...)
+			r.launch(k.name, cuda.Dim{X: 1}, 32, 0, r.comm(mailbox{c.rank, c.size, 4096, 32}, boxes, state,
+				20*time.Millisecond)...)
 			for i, b := range boxes {
 				r.same(b, want[i])
 			}

@@ -14,7 +14,8 @@ var rowTests = []kernelTest{
 	{[]string{"pack32"}, testPack32, []wrong{set("another type", 8, int(f16))}},
 	{[]string{"embed_f32", "embed_bf16", "embed_f16"}, testEmbed, []wrong{set("rows of another width", 3, 1)}},
 	{[]string{"norm_f32", "norm_bf16", "norm_f16", "norms_f32", "norms_bf16", "norms_f16"}, testNorm, []wrong{
-		set("epsilon twice as large", 12, float32(2*normEps)), set("one part fewer", 3, 2), set("no bias", 5, nil), set("another width", 10, 36),
+		set("epsilon twice as large", 12, float32(2*normEps)), set("one part fewer", 3, 2), set("no bias", 5,
+			nil), set("another width", 10, 36),
 	}},
 }
 
@@ -42,7 +43,8 @@ func testPack16(k *kernel) {
 				}
 			}
 			src, dst := r.in("src", raw), r.out("dst", len(want))
-			r.launch("pack16", cuda.Dim{X: (c.n*kb*4 + 255) / 256}, 256, 0, src, dst, c.first, c.n, c.cols, kb, c.step, c.base)
+			r.launch("pack16", cuda.Dim{X: (c.n*kb*4 + 255) / 256}, 256, 0, src, dst, c.first, c.n, c.cols, kb, c.step,
+				c.base)
 			r.same(dst, want)
 		})
 	}
@@ -64,7 +66,8 @@ func testPack32(k *kernel) {
 					copy(want[((c.first+i)/8*c.step+c.base+(c.first+i)%8)*kb*32:], m.row(i))
 				}
 				src, dst := r.in("src", raw), r.out("dst", 4*len(want))
-				r.launch("pack32", cuda.Dim{X: (c.n*c.cols + 255) / 256}, 256, 0, src, dst, c.first, c.n, c.cols, kb, c.step, c.base, int(d))
+				r.launch("pack32", cuda.Dim{X: (c.n*c.cols + 255) / 256}, 256, 0, src, dst, c.first, c.n, c.cols, kb,
+					c.step, c.base, int(d))
 				r.near(dst, want, kb*32, 0)
 			})
 		}
@@ -132,7 +135,8 @@ func testNorm(k *kernel) {
 			if strings.HasPrefix(k.name, "norms") {
 				blocks = (n + 7) / 8
 			}
-			r.launch(k.name, cuda.Dim{X: blocks}, 256, 0, x, pick, y, c.parts, int64(stride), optional(bias), weight, out.buffer, int64(out.plane), out.mode, c.width, kb, float32(normEps), n)
+			r.launch(k.name, cuda.Dim{X: blocks}, 256, 0, x, pick, y, c.parts, int64(stride), optional(bias), weight,
+				out.buffer, int64(out.plane), out.mode, c.width, kb, float32(normEps), n)
 
 			residual, want := slices.Clone(x0.v), newMatrix(n, kb*32)
 			for i := range c.rows {

@@ -70,9 +70,11 @@ func testRace(k *kernel) {
 					logits.row(5)[j] = math.Inf(-1)
 				}
 			}
-			best, tokens := r.out("best", 16*c.rows*c.shares), r.in("tokens", words(make([]int, c.rows)...)) // poison is -1, which is an answer
+			// poison is -1, which is an answer
+			best, tokens := r.out("best", 16*c.rows*c.shares), r.in("tokens", words(make([]int, c.rows)...))
 			done := r.in("done", words(make([]int, c.rows)...))
-			r.launch("race", cuda.Dim{X: c.shares, Y: c.rows}, 256, 0, r.in("logits", floats(logits.v)), r.in("draws", all), best, done, tokens, c.vocab)
+			r.launch("race", cuda.Dim{X: c.shares, Y: c.rows}, 256, 0, r.in("logits", floats(logits.v)),
+				r.in("draws", all), best, done, tokens, c.vocab)
 			best.checked = true
 			var picked []int
 			for i, d := range draws {
@@ -88,7 +90,8 @@ func testRace(k *kernel) {
 						continue
 					}
 					if id >= 0 {
-						r.close(fmt.Sprintf("row %d, share %d, token %d", i, s, id), score, d.score(logits.row(i)[id], id))
+						r.close(fmt.Sprintf("row %d, share %d, token %d", i, s, id), score,
+							d.score(logits.row(i)[id], id))
 					}
 					if score > got || score == got && id < token {
 						got, token = score, id
@@ -130,7 +133,10 @@ func testWinner(k *kernel) {
 		rows        [][]best
 		want        []int
 	}{
-		{"five shares", 0, [][]best{{{1, 9}, {2, 8}, {2, 5}, {-inf, -1}, {1.5, 7}}, {{-3, 4}, {-4, 3}, {-9, 2}, {-1, 1}, {-9, 0}}}, []int{5, 1}},
+		{"five shares", 0, [][]best{
+			{{1, 9}, {2, 8}, {2, 5}, {-inf, -1}, {1.5, 7}},
+			{{-3, 4}, {-4, 3}, {-9, 2}, {-1, 1}, {-9, 0}},
+		}, []int{5, 1}},
 		{"no token can be drawn", 0.7, [][]best{{{-inf, -1}, {-inf, -1}}}, []int{-1}},
 		{"a score overflows", 0.7, [][]best{{{1, 2}, {inf, 7}}, {{1, 2}, {0, 7}}}, []int{-2, 2}},
 		{"greedy, the largest logit is infinite", 0, [][]best{{{1, 2}, {inf, 7}}}, []int{7}},
@@ -146,7 +152,8 @@ func testWinner(k *kernel) {
 				draws = append(draws, draw{temperature: c.temperature}.bytes()...)
 			}
 			tokens := r.in("tokens", words(make([]int, len(c.rows))...)) // poison is -1, which is an answer
-			r.launch("winner", cuda.Dim{X: len(c.rows)}, 256, 0, r.in("best", all), r.in("draws", draws), len(c.rows[0]), tokens)
+			r.launch("winner", cuda.Dim{X: len(c.rows)}, 256, 0, r.in("best", all), r.in("draws", draws),
+				len(c.rows[0]), tokens)
 			r.same(tokens, words(c.want...))
 		})
 	}

@@ -70,7 +70,8 @@ func TestPlantedForSanitizer(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := f.Launch(dev.stream, cuda.Launch{Block: cuda.Dim{X: 64}}, cuda.NewArgs(1).Memory(0, m, 0)); err != nil {
+		if err := f.Launch(dev.stream, cuda.Launch{Block: cuda.Dim{X: 64}},
+			cuda.NewArgs(1).Memory(0, m, 0)); err != nil {
 			return err
 		}
 		t.Log("after it:", dev.stream.Synchronize()) // memcheck ends the context

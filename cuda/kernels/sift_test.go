@@ -12,11 +12,23 @@ import (
 // How whole draws compare with engine/internal/sample is tested in engine/internal/cudarunner; here
 // each kernel is compared with sorting, in float64.
 var siftTests = []kernelTest{
-	{[]string{"sift_edit"}, testSift, []wrong{set("another vocabulary", 8, 1008), swap("edited rows for raw ones", 0, 1)}},
-	{[]string{"sift_weigh"}, testSift, []wrong{set("another vocabulary", 7, 1008), swap("edited rows for raw ones", 0, 1)}},
-	{[]string{"sift_list"}, testSift, []wrong{set("another vocabulary", 8, 1008), set("no room", 7, 1), swap("edited rows for raw ones", 0, 1)}},
+	{[]string{"sift_edit"}, testSift, []wrong{
+		set("another vocabulary", 8, 1008),
+		swap("edited rows for raw ones", 0, 1),
+	}},
+	{[]string{"sift_weigh"}, testSift, []wrong{
+		set("another vocabulary", 7, 1008),
+		swap("edited rows for raw ones", 0, 1),
+	}},
+	{[]string{"sift_list"}, testSift, []wrong{
+		set("another vocabulary", 8, 1008), set("no room", 7, 1),
+		swap("edited rows for raw ones", 0, 1),
+	}},
 	{[]string{"sift_cut"}, testSift, []wrong{set("one share", 5, 1), set("lists of another size", 9, 499)}},
-	{[]string{"sift_race"}, testSift, []wrong{set("another vocabulary", 6, 1008), swap("edited rows for raw ones", 0, 1)}},
+	{[]string{"sift_race"}, testSift, []wrong{
+		set("another vocabulary", 6, 1008),
+		swap("edited rows for raw ones", 0, 1),
+	}},
 	{[]string{"sift_rank"}, testSift, []wrong{set("another vocabulary", 4, 1008)}},
 }
 
@@ -200,7 +212,10 @@ func (s *sifting) step(last string) {
 		{"sift_edit", row, []any{l, s.edited, ru, e, s.tops, s.bins, s.borders, s.found, s.vocab}, s.checkEdit},
 		{"sift_weigh", job, []any{l, s.edited, ru, d, s.tops, s.bins, s.borders, s.vocab}, s.checkWeigh},
 		{"sift_list", job, []any{l, s.edited, ru, d, s.tops, s.borders, s.lists, s.room, s.vocab}, s.checkList},
-		{"sift_cut", cuda.Dim{X: 2 * n}, []any{l, s.edited, ru, d, s.tops, s.shares, s.bins, s.borders, s.lists, s.room, s.kept, s.found, s.vocab}, s.checkCut},
+		{"sift_cut", cuda.Dim{X: 2 * n}, []any{
+			l, s.edited, ru, d, s.tops, s.shares, s.bins, s.borders, s.lists, s.room,
+			s.kept, s.found, s.vocab,
+		}, s.checkCut},
 		{"sift_race", row, []any{l, s.edited, ru, d, s.kept, s.best, s.vocab}, s.checkRace},
 		{"sift_rank", row, []any{l, ru, s.tokens, s.found, s.vocab}, s.checkRank},
 	} {

@@ -19,7 +19,10 @@ type Model struct {
 }
 
 func load(l *ledger.Ledger, name string) *Model {
-	return &Model{name: name, ledger: l, weights: l.Add(ledger.Holding{Owner: "weights", Kind: "plain", Device: "GPU-0", Bytes: 7 << 30})}
+	return &Model{name: name, ledger: l, weights: l.Add(ledger.Holding{
+		Owner: "weights", Kind: "plain", Device: "GPU-0",
+		Bytes: 7 << 30,
+	})}
 }
 
 func (m *Model) release() {

@@ -51,7 +51,8 @@ func TestModelStateKeepsModel(t *testing.T) {
 	e := open(l)
 	model := leakcheck.Track("model", e.model, soon, leakcheck.DeviceMemory(l, "weights"))
 	e.shutdownModelOnly()
-	mustSay(t, model.Released(t.Context()), "7.0 GiB of device memory (owner weights)", "local e", ".model  *leaks_test.Model")
+	mustSay(t, model.Released(t.Context()), "7.0 GiB of device memory (owner weights)", "local e",
+		".model  *leaks_test.Model")
 	mustSay(t, leakcheck.Freed(t.Context(), l, soon), "not given back by owner weights", "leaks_test.load")
 	runtime.KeepAlive(e)
 
@@ -85,7 +86,8 @@ func TestErrorKeepsEngine(t *testing.T) {
 		e.shutdown()
 		return ref
 	}
-	mustSay(t, fail(true).Released(t.Context()), "leaks_test.results", "*leaks_test.stepError", ".engine  *leaks_test.Engine", "an error keeps what it was made with")
+	mustSay(t, fail(true).Released(t.Context()), "leaks_test.results", "*leaks_test.stepError",
+		".engine  *leaks_test.Engine", "an error keeps what it was made with")
 
 	results = nil
 	require.NoError(t, fail(false).Released(t.Context()))
@@ -101,7 +103,8 @@ func TestProcessGroup(t *testing.T) {
 	var g *ProcessGroup
 	scope.Do(func() { g, err = newProcessGroup(2) })
 	require.NoError(t, err)
-	mustSay(t, scope.Gone(context.Background()), "2 of 2 goroutine(s) still running", "[chan receive]", "(*ProcessGroup).heartbeat", "created by")
+	mustSay(t, scope.Gone(context.Background()), "2 of 2 goroutine(s) still running", "[chan receive]",
+		"(*ProcessGroup).heartbeat", "created by")
 	mustSay(t, host.Restored(context.Background(), soon), "tcp "+g.store.Addr().String()+" listening")
 
 	require.NoError(t, g.destroy())

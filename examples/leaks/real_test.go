@@ -31,7 +31,8 @@ func TestRealEngine(t *testing.T) {
 		require.NoError(t, leakcheck.Freed(t.Context(), e, soon))
 		return refs
 	}
-	mustSay(t, leakcheck.Released(t.Context(), run(true)...), `tracked as "engine"`, "leaks_test.served", "method value engine.(*Engine).Abort-fm")
+	mustSay(t, leakcheck.Released(t.Context(), run(true)...), `tracked as "engine"`, "leaks_test.served",
+		"method value engine.(*Engine).Abort-fm")
 	served = nil
 
 	require.NoError(t, leakcheck.Released(t.Context(), run(false)...))

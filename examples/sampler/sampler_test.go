@@ -21,7 +21,8 @@ const story = "The lighthouse"
 
 func start(t *testing.T) *runner.Runner {
 	t.Helper()
-	return runner.New(t, runner.Config{Model: fixtures.Bundled(), KVCacheBytes: 64 << 20}) // many at a time fit on one GPU
+	// many at a time fit on one GPU
+	return runner.New(t, runner.Config{Model: fixtures.Bundled(), KVCacheBytes: 64 << 20})
 }
 
 func TestModelKnowsItsFacts(t *testing.T) {
@@ -48,7 +49,10 @@ func TestBatchEqualsSingle(t *testing.T) {
 	var reqs []engine.Request
 	for i, p := range fixtures.Prompts(12, 3) {
 		seed := int64(i)
-		reqs = append(reqs, engine.Request{Prompt: p.Text, Sampling: engine.SamplingParams{MaxTokens: 24, Temperature: float64(i%3) / 2, Seed: &seed}})
+		reqs = append(reqs, engine.Request{
+			Prompt:   p.Text,
+			Sampling: engine.SamplingParams{MaxTokens: 24, Temperature: float64(i%3) / 2, Seed: &seed},
+		})
 	}
 	together := r.Generate(reqs...)
 	for i, req := range reqs {
@@ -60,7 +64,10 @@ func TestSeeds(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	text := func(seed int64) string {
-		return r.GenerateWith(story, engine.SamplingParams{MaxTokens: 32, Temperature: 1, Seed: &seed}).Completions[0].Text
+		return r.GenerateWith(story, engine.SamplingParams{
+			MaxTokens: 32, Temperature: 1,
+			Seed: &seed,
+		}).Completions[0].Text
 	}
 	seen := map[string]bool{}
 	for seed := range int64(8) {
@@ -99,7 +106,10 @@ func TestAllowedTokensOnly(t *testing.T) {
 	r := start(t)
 	allowed := []int32{20, 21, 22}
 	for _, temperature := range []float64{0, 1.5} {
-		c := r.GenerateWith(story, engine.SamplingParams{MaxTokens: 16, Temperature: temperature, AllowedTokenIDs: allowed}).Completions[0]
+		c := r.GenerateWith(story, engine.SamplingParams{
+			MaxTokens: 16, Temperature: temperature,
+			AllowedTokenIDs: allowed,
+		}).Completions[0]
 		for _, id := range c.TokenIDs {
 			assert.Contains(t, allowed, id)
 		}
@@ -112,7 +122,10 @@ func TestLogitBiasForcesAndForbids(t *testing.T) {
 	likeliest := r.GenerateGreedy(story, 1).TokenIDs[0]
 	forbid := r.GenerateWith(story, engine.SamplingParams{MaxTokens: 1, LogitBias: map[int32]float64{likeliest: -100}})
 	assert.NotEqual(t, likeliest, forbid.Completions[0].TokenIDs[0])
-	force := r.GenerateWith(story, engine.SamplingParams{MaxTokens: 4, IgnoreEOS: true, LogitBias: map[int32]float64{42: 100}})
+	force := r.GenerateWith(story, engine.SamplingParams{
+		MaxTokens: 4, IgnoreEOS: true,
+		LogitBias: map[int32]float64{42: 100},
+	})
 	assert.Equal(t, []int32{42, 42, 42, 42}, force.Completions[0].TokenIDs)
 }
 
@@ -141,7 +154,10 @@ func TestNoEndlessRepetition(t *testing.T) {
 }
 
 func distinct2grams(r *runner.Runner) int {
-	ids := r.GenerateWith("yes yes", engine.SamplingParams{MaxTokens: 64, IgnoreEOS: true, NoRepeatNGramSize: 2}).Completions[0].TokenIDs
+	ids := r.GenerateWith("yes yes", engine.SamplingParams{
+		MaxTokens: 64, IgnoreEOS: true,
+		NoRepeatNGramSize: 2,
+	}).Completions[0].TokenIDs
 	pairs := map[[2]int32]bool{}
 	for i := range ids[1:] {
 		pairs[[2]int32{ids[i], ids[i+1]}] = true
@@ -157,7 +173,10 @@ func TestStops(t *testing.T) {
 	assert.Equal(t, engine.FinishStop, cut.FinishReason)
 	assert.Equal(t, "sea", cut.StopReason)
 	assert.Equal(t, full.Text[:strings.Index(full.Text, "sea")], cut.Text)
-	kept := r.GenerateWith(story, engine.SamplingParams{MaxTokens: 48, Stop: []string{"sea"}, IncludeStopInOutput: true}).Completions[0]
+	kept := r.GenerateWith(story, engine.SamplingParams{
+		MaxTokens: 48, Stop: []string{"sea"},
+		IncludeStopInOutput: true,
+	}).Completions[0]
 	assert.Equal(t, cut.Text+"sea", kept.Text)
 	byID := r.GenerateWith(story, engine.SamplingParams{MaxTokens: 48, StopTokenIDs: full.TokenIDs[4:5]}).Completions[0]
 	assert.Equal(t, full.TokenIDs[:5], byID.TokenIDs, "the first of the listed ids ends the output and is part of it")

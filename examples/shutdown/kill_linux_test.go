@@ -46,7 +46,9 @@ func TestKillCore(t *testing.T) {
 func TestKillParent(t *testing.T) {
 	inChildCores(t, "SIGKILL of the parent, at random", func(t *testing.T, cfg engine.Config) {
 		for i := range rounds(5, 200) {
-			killed(t, cfg.TensorParallel, i == 0, func(parent int, _ []int) { _ = syscall.Kill(parent, syscall.SIGKILL) })
+			killed(t, cfg.TensorParallel, i == 0, func(parent int, _ []int) {
+				_ = syscall.Kill(parent, syscall.SIGKILL)
+			})
 		}
 	})
 	inChildCores(t, "SIGKILL of both, at random", func(t *testing.T, cfg engine.Config) {
@@ -99,7 +101,8 @@ func marked(mark string) (pids []int) {
 			continue
 		}
 		// The environment of a zombie is empty.
-		if env, err := os.ReadFile("/proc/" + entry.Name() + "/environ"); err == nil && bytes.Contains(env, []byte(envVictim+"="+mark)) {
+		if env, err := os.ReadFile("/proc/" + entry.Name() + "/environ"); err == nil &&
+			bytes.Contains(env, []byte(envVictim+"="+mark)) {
 			pids = append(pids, pid)
 		}
 	}

@@ -237,7 +237,9 @@ func gone(t *testing.T, r *runner.Runner) {
 // test.
 func failedStart(t *testing.T, ctx context.Context, cfg engine.Config) error {
 	t.Helper()
-	f, err := runner.Open(ctx, func(ctx context.Context) (*engine.Engine, error) { return engine.Open(ctx, cfg) }, runner.Name(t.Name()))
+	f, err := runner.Open(ctx, func(ctx context.Context) (*engine.Engine, error) {
+		return engine.Open(ctx, cfg)
+	}, runner.Name(t.Name()))
 	if err == nil {
 		f.Close(ctx)
 		t.Fatal("the engine started")

@@ -62,7 +62,9 @@ func TestDelete(t *testing.T) {
 		gone(t, r)
 	})
 	for _, m := range modes {
-		m.fork = true // the handle is dropped: only the end of the process releases its memory, so the process is one of its own
+		// the handle is dropped: only the end of the process releases its memory, so the process is
+		// one of its own
+		m.fork = true
 		in(t, m, "delete: never, the handle is dropped", func(t *testing.T, cfg engine.Config) {
 			var log safeBuffer
 			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))

@@ -112,7 +112,8 @@ func (p program) run() error {
 	if err := f.Close(context.Background()).Err(); err != nil {
 		return err
 	}
-	fmt.Printf("finished %d, aborted %d, new work refused %v\n", finished.Load(), aborted.Load(), errors.Is(refused, engine.ErrStopped))
+	fmt.Printf("finished %d, aborted %d, new work refused %v\n", finished.Load(), aborted.Load(),
+		errors.Is(refused, engine.ErrStopped))
 	return nil
 }
 
@@ -167,7 +168,12 @@ func TestSignals(t *testing.T) {
 		twice   bool
 		want    string
 	}{
-		{"signal: idle", program{Drain: 30 * time.Second}, "serving", both, false, "^draining\nfinished 0, aborted 0, new work refused true\n$"},
+		{
+			"signal: idle",
+			program{Drain: 30 * time.Second},
+			"serving", both, false,
+			"^draining\nfinished 0, aborted 0, new work refused true\n$",
+		},
 		{"signal: while it loads", program{Hang: true}, "loading", both, false, "^the load was cancelled\n$"},
 		{
 			"signal: 10 streams finish",

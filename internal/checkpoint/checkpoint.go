@@ -93,11 +93,15 @@ func (c *Checkpoint) Tensor(name string) (Tensor, error) {
 	for i, f := range c.files {
 		files[i] = filepath.Base(f.Path)
 		if _, ok := f.tensors[name]; ok {
-			return Tensor{}, &Error{File: c.Dir, Tensor: name, Reason: fmt.Sprintf("missing: %s has it, but %s does not list it", files[i], indexName)}
+			return Tensor{}, &Error{
+				File: c.Dir, Tensor: name,
+				Reason: fmt.Sprintf("missing: %s has it, but %s does not list it", files[i], indexName),
+			}
 		}
 	}
 	slices.Sort(files)
-	e := &Error{File: c.Dir, Tensor: name, Reason: fmt.Sprintf("missing: not among the %d tensors of %s", len(c.tensors), abridge(files))}
+	e := &Error{File: c.Dir, Tensor: name, Reason: fmt.Sprintf("missing: not among the %d tensors of %s",
+		len(c.tensors), abridge(files))}
 	for _, near := range []string{strings.TrimPrefix(name, "model."), "model." + name} {
 		if near != name && c.Has(near) {
 			e.Reason += fmt.Sprintf(" (there is %q)", near)
@@ -113,10 +117,16 @@ func (c *Checkpoint) Weight(name string, shape ...int) (Tensor, error) {
 		return Tensor{}, err
 	}
 	if !slices.Equal(t.Shape, shape) {
-		return Tensor{}, &Error{File: t.File, Tensor: name, Reason: "wrong shape", Got: fmt.Sprintf("%s %v", t.DType, t.Shape), Want: fmt.Sprint(shape)}
+		return Tensor{}, &Error{
+			File: t.File, Tensor: name, Reason: "wrong shape",
+			Got: fmt.Sprintf("%s %v", t.DType, t.Shape), Want: fmt.Sprint(shape),
+		}
 	}
 	if !t.DType.IsWeight() {
-		return Tensor{}, &Error{File: t.File, Tensor: name, Reason: "unsupported type", Got: string(t.DType), Want: weightTypes}
+		return Tensor{}, &Error{
+			File: t.File, Tensor: name, Reason: "unsupported type", Got: string(t.DType),
+			Want: weightTypes,
+		}
 	}
 	c.unused.drop(name)
 	return t, nil

@@ -41,7 +41,10 @@ var goodConfig = string(config(nil))
 func TestOpen(t *testing.T) {
 	dir := folder(t, map[string]any{
 		"config.json": goodConfig, "generation_config.json": `{"eos_token_id": [7, 8], "temperature": 0.5}`, "tokenizer.json": "{}",
-		"model.safetensors": []Tensor{f32("model.norm.weight", 64), {Name: "packed", DType: "I32", Shape: []int{1}, Data: make([]byte, 4)}},
+		"model.safetensors": []Tensor{
+			f32("model.norm.weight", 64),
+			{Name: "packed", DType: "I32", Shape: []int{1}, Data: make([]byte, 4)},
+		},
 	})
 	c, err := Open(dir)
 	require.NoError(t, err)
@@ -55,9 +58,11 @@ func TestOpen(t *testing.T) {
 
 	file := filepath.Join(dir, "model.safetensors")
 	_, err = c.Weight("model.norm.weight", 8, 8)
-	require.EqualError(t, err, `checkpoint: `+file+`: tensor "model.norm.weight": wrong shape: got F32 [64], want [8 8]`)
+	require.EqualError(t, err,
+		`checkpoint: `+file+`: tensor "model.norm.weight": wrong shape: got F32 [64], want [8 8]`)
 	_, err = c.Weight("packed", 1)
-	require.EqualError(t, err, `checkpoint: `+file+`: tensor "packed": unsupported type: got I32, want F32, BF16 or F16`)
+	require.EqualError(t, err,
+		`checkpoint: `+file+`: tensor "packed": unsupported type: got I32, want F32, BF16 or F16`)
 	_, err = c.Tensor("norm.weight")
 	require.EqualError(t, err, `checkpoint: `+dir+`: tensor "norm.weight": missing: not among the 2 tensors of model.safetensors (there is "model.norm.weight")`)
 	require.NoError(t, c.Close())
@@ -103,8 +108,14 @@ func TestShards(t *testing.T) {
 			"model-00001-of-00002.safetensors": one, "model-00002-of-00002.safetensors": two,
 			indexName: `{"metadata":{"total_size":12},"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}`,
 		}, []string{"a", "b"}},
-		{"without an index, everything", map[string]any{"model-00001-of-00002.safetensors": one, "model-00002-of-00002.safetensors": two}, []string{"a", "b", "stray"}},
-		{"model.safetensors goes first", map[string]any{"model.safetensors": one, indexName: `{"weight_map":{"b":"missing.safetensors"}}`}, []string{"a"}},
+		{"without an index, everything", map[string]any{
+			"model-00001-of-00002.safetensors": one,
+			"model-00002-of-00002.safetensors": two,
+		}, []string{"a", "b", "stray"}},
+		{"model.safetensors goes first", map[string]any{
+			"model.safetensors": one,
+			indexName:           `{"weight_map":{"b":"missing.safetensors"}}`,
+		}, []string{"a"}},
 	} {
 		row.files["config.json"] = goodConfig
 		c, err := Open(folder(t, row.files))
@@ -129,18 +140,45 @@ func TestOpenRefusals(t *testing.T) {
 		{"no weights", map[string]any{}, "no safetensors weights: got config.json, want model.safetensors"},
 		{"a GGUF file", map[string]any{"m-q4.gguf": "GGUF"}, "no safetensors weights: got m-q4.gguf (GGUF), want"},
 		{"PyTorch files", map[string]any{"pytorch_model.bin": "x"}, "pytorch_model.bin (PyTorch pickle)"},
-		{"an adapter", map[string]any{"adapter_model.safetensors": one}, "got adapter_model.safetensors (safetensors), want model.safetensors"},
-		{"weights that are cut off", map[string]any{"model.safetensors": "\x10\x00\x00\x00\x00\x00\x00\x00{"}, "truncated in its header"},
+		{
+			"an adapter",
+			map[string]any{"adapter_model.safetensors": one},
+			"got adapter_model.safetensors (safetensors), want model.safetensors",
+		},
+		{
+			"weights that are cut off",
+			map[string]any{"model.safetensors": "\x10\x00\x00\x00\x00\x00\x00\x00{"},
+			"truncated in its header",
+		},
 		{"a shard missing without index", map[string]any{"model-00001-of-00002.safetensors": one}, "a shard is missing, and so is model.safetensors.index.json: got model-00001-of-00002.safetensors (safetensors), want model-00002-of-00002.safetensors"},
-		{"a tensor twice", map[string]any{"model-a.safetensors": one, "model-b.safetensors": one}, `tensor "a": also in model-a.safetensors`},
-		{"a shard missing", map[string]any{indexName: index("model-1.safetensors")}, `tensor "a": weight_map: its shard is missing`},
-		{"a tensor that is not in its shard", map[string]any{indexName: `{"weight_map":{"b":"s.safetensors"}}`, "s.safetensors": one}, `s.safetensors: tensor "b": missing, though`},
-		{"a path out of the folder", map[string]any{indexName: index("../model.safetensors")}, `refused: got "../model.safetensors"`},
+		{
+			"a tensor twice",
+			map[string]any{"model-a.safetensors": one, "model-b.safetensors": one},
+			`tensor "a": also in model-a.safetensors`,
+		},
+		{
+			"a shard missing",
+			map[string]any{indexName: index("model-1.safetensors")},
+			`tensor "a": weight_map: its shard is missing`,
+		},
+		{"a tensor that is not in its shard", map[string]any{
+			indexName:       `{"weight_map":{"b":"s.safetensors"}}`,
+			"s.safetensors": one,
+		}, `s.safetensors: tensor "b": missing, though`},
+		{
+			"a path out of the folder",
+			map[string]any{indexName: index("../model.safetensors")},
+			`refused: got "../model.safetensors"`,
+		},
 		{"an absolute path", map[string]any{indexName: index("/etc/passwd")}, `refused: got "/etc/passwd"`},
 		{"a file that is no shard", map[string]any{indexName: index("config.json")}, `refused: got "config.json"`},
 		{"an index without map", map[string]any{indexName: `{}`}, "weight_map: missing or empty"},
 		{"an index that is no JSON", map[string]any{indexName: `[`}, "not an index"},
-		{"generation_config.json that is no JSON", map[string]any{"generation_config.json": `[`}, "generation_config.json: not a JSON object"},
+		{
+			"generation_config.json that is no JSON",
+			map[string]any{"generation_config.json": `[`},
+			"generation_config.json: not a JSON object",
+		},
 	} {
 		t.Run(row.why, func(t *testing.T) {
 			files := map[string]any{"config.json": goodConfig}
@@ -199,7 +237,10 @@ func TestFailedOpenLeavesNothingMapped(t *testing.T) {
 }
 
 func TestConcurrentReaders(t *testing.T) {
-	c, err := Open(folder(t, map[string]any{"config.json": goodConfig, "model.safetensors": []Tensor{f32("a", 1), f32("b", 2)}}))
+	c, err := Open(folder(t, map[string]any{
+		"config.json":       goodConfig,
+		"model.safetensors": []Tensor{f32("a", 1), f32("b", 2)},
+	}))
 	require.NoError(t, err)
 	defer c.Close()
 	done := make(chan error)
@@ -217,8 +258,14 @@ func TestConcurrentReaders(t *testing.T) {
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte(goodConfig))
 	f.Add(config(map[string]string{"rope_scaling": `{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4}`, "eos_token_id": "[1,2]"}))
-	f.Add(config(map[string]string{"architectures": `["Qwen2ForCausalLM"]`, "num_key_value_heads": "2", "use_sliding_window": "true", "layer_types": `["full_attention"]`}))
-	f.Add(config(map[string]string{"head_dim": "null", "sliding_window": "null", "architectures": `["MistralForCausalLM"]`}))
+	f.Add(config(map[string]string{
+		"architectures": `["Qwen2ForCausalLM"]`, "num_key_value_heads": "2",
+		"use_sliding_window": "true", "layer_types": `["full_attention"]`,
+	}))
+	f.Add(config(map[string]string{
+		"head_dim": "null", "sliding_window": "null",
+		"architectures": `["MistralForCausalLM"]`,
+	}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var e *Error
 		if _, err := parseGeneration("g", data, 512); err != nil {
@@ -232,7 +279,10 @@ func FuzzConfig(f *testing.F) {
 			require.ErrorAs(t, err, &e)
 			return
 		}
-		for _, n := range []int{c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumLayers, c.NumHeads, c.NumKVHeads, c.HeadDim, c.MaxPositions} {
+		for _, n := range []int{
+			c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumLayers, c.NumHeads, c.NumKVHeads,
+			c.HeadDim, c.MaxPositions,
+		} {
 			require.Positive(t, n)
 		}
 		require.Zero(t, c.NumHeads%c.NumKVHeads)

@@ -185,7 +185,8 @@ func (f *fields) heads(c *Config, a architecture) {
 	}
 	c.NumKVHeads = f.integer("num_key_value_heads", kv, 1, maxHeads)
 	if c.NumHeads%c.NumKVHeads != 0 {
-		f.fail("num_key_value_heads", "does not divide num_attention_heads", strconv.Itoa(c.NumKVHeads), fmt.Sprintf("a divisor of %d", c.NumHeads))
+		f.fail("num_key_value_heads", "does not divide num_attention_heads", strconv.Itoa(c.NumKVHeads),
+			fmt.Sprintf("a divisor of %d", c.NumHeads))
 	}
 	def := a.headDim
 	if def == 0 {
@@ -197,7 +198,8 @@ func (f *fields) heads(c *Config, a architecture) {
 	}
 	c.HeadDim = f.integer("head_dim", def, 2, maxHeadDim)
 	if c.HeadDim%2 != 0 || c.HeadDim < 2 || c.HeadDim > maxHeadDim {
-		f.fail("head_dim", "rotary embeddings cannot turn it", strconv.Itoa(c.HeadDim), fmt.Sprintf("an even number in [2, %d]", maxHeadDim))
+		f.fail("head_dim", "rotary embeddings cannot turn it", strconv.Itoa(c.HeadDim),
+			fmt.Sprintf("an even number in [2, %d]", maxHeadDim))
 	}
 }
 
@@ -219,7 +221,8 @@ func (f *fields) window(c *Config, a architecture) {
 	from := f.integer("max_window_layers", 28, 0, maxPositions)
 	types := f.strings("layer_types")
 	if types != nil && len(types) != c.NumLayers {
-		f.fail("layer_types", "wrong length", strconv.Itoa(len(types)), fmt.Sprintf("num_hidden_layers, %d", c.NumLayers))
+		f.fail("layer_types", "wrong length", strconv.Itoa(len(types)),
+			fmt.Sprintf("num_hidden_layers, %d", c.NumLayers))
 		return
 	}
 	c.sliding = make([]bool, c.NumLayers) // bounded by maxLayers

@@ -74,16 +74,39 @@ func TestBiasesOfEachArchitecture(t *testing.T) {
 		qkv, o, mlp, qk bool
 	}{
 		{"llama has none", nil, false, false, false, false},
-		{"llama with attention_bias has all four", map[string]string{"attention_bias": "true"}, true, true, false, false},
+		{
+			"llama with attention_bias has all four",
+			map[string]string{"attention_bias": "true"},
+			true, true, false,
+			false,
+		},
 		{"llama with mlp_bias", map[string]string{"mlp_bias": "true"}, false, false, true, false},
-		{"mistral ignores both", map[string]string{"architectures": `["MistralForCausalLM"]`, "num_key_value_heads": "2", "attention_bias": "true", "mlp_bias": "true"}, false, false, false, false},
-		{"qwen2 always has q, k and v", map[string]string{"architectures": `["Qwen2ForCausalLM"]`, "num_key_value_heads": "2"}, true, false, false, false},
-		{"qwen3 has norms", map[string]string{"architectures": `["Qwen3ForCausalLM"]`, "num_key_value_heads": "2"}, false, false, false, true},
-		{"the model type stands in for a missing architecture", map[string]string{"architectures": "", "model_type": `"qwen3"`, "num_key_value_heads": "2"}, false, false, false, true},
+		{"mistral ignores both", map[string]string{
+			"architectures":       `["MistralForCausalLM"]`,
+			"num_key_value_heads": "2", "attention_bias": "true", "mlp_bias": "true",
+		}, false, false, false, false},
+		{"qwen2 always has q, k and v", map[string]string{
+			"architectures":       `["Qwen2ForCausalLM"]`,
+			"num_key_value_heads": "2",
+		}, true, false, false, false},
+		{
+			"qwen3 has norms",
+			map[string]string{"architectures": `["Qwen3ForCausalLM"]`, "num_key_value_heads": "2"},
+			false, false, false, true,
+		},
+		{
+			"the model type stands in for a missing architecture",
+			map[string]string{
+				"architectures": "", "model_type": `"qwen3"`,
+				"num_key_value_heads": "2",
+			},
+			false, false, false, true,
+		},
 	} {
 		c, err := parseConfig("config.json", config(row.fields))
 		require.NoError(t, err, row.why)
-		require.Equal(t, []bool{row.qkv, row.o, row.mlp, row.qk}, []bool{c.QKVBias, c.OBias, c.MLPBias, c.QKNorm}, row.why)
+		require.Equal(t, []bool{row.qkv, row.o, row.mlp, row.qk}, []bool{c.QKVBias, c.OBias, c.MLPBias, c.QKNorm},
+			row.why)
 	}
 }
 
@@ -99,14 +122,37 @@ func TestConfigRefusals(t *testing.T) {
 		{"neither", m{"architectures": ""}, "architectures", "not the config.json of a language model"},
 		{"quantized", m{"quantization_config": `{"quant_method":"gptq"}`}, "quantization_config", `got "gptq"`},
 		{"quantized, unnamed", m{"quantization_config": `{}`}, "quantization_config", "not supported"},
-		{"unknown rope type", m{"rope_scaling": `{"rope_type":"yarn","factor":2}`}, "rope_scaling.rope_type", `got "yarn", want "default" or "llama3"`},
-		{"unknown rope type, new form", m{"rope_parameters": `{"rope_type":"dynamic"}`}, "rope_parameters.rope_type", `"dynamic"`},
-		{"rope of the type linear", m{"rope_scaling": `{"type":"linear","factor":2}`}, "rope_scaling.rope_type", `"linear"`},
+		{
+			"unknown rope type",
+			m{"rope_scaling": `{"rope_type":"yarn","factor":2}`},
+			"rope_scaling.rope_type",
+			`got "yarn", want "default" or "llama3"`,
+		},
+		{
+			"unknown rope type, new form",
+			m{"rope_parameters": `{"rope_type":"dynamic"}`},
+			"rope_parameters.rope_type",
+			`"dynamic"`,
+		},
+		{
+			"rope of the type linear",
+			m{"rope_scaling": `{"type":"linear","factor":2}`},
+			"rope_scaling.rope_type",
+			`"linear"`,
+		},
 		{"llama3 rope without factor", m{"rope_scaling": `{"rope_type":"llama3"}`}, "rope_scaling.factor", "missing"},
 		{"llama3 rope with crossed factors", m{"rope_scaling": `{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":1}`}, "rope_scaling.high_freq_factor", "got 1, want more than 4"},
-		{"rope that differs by layer", m{"rope_parameters": `{"full_attention":{"rope_theta":1}}`}, "rope_parameters.full_attention", "differ between layers"},
+		{
+			"rope that differs by layer",
+			m{"rope_parameters": `{"full_attention":{"rope_theta":1}}`},
+			"rope_parameters.full_attention", "differ between layers",
+		},
 		{"half a rotation", m{"partial_rotary_factor": "0.5"}, "partial_rotary_factor", "0.5"},
-		{"half a rotation, new form", m{"rope_parameters": `{"partial_rotary_factor":0.5}`}, "rope_parameters.partial_rotary_factor", "0.5"},
+		{
+			"half a rotation, new form",
+			m{"rope_parameters": `{"partial_rotary_factor":0.5}`},
+			"rope_parameters.partial_rotary_factor", "0.5",
+		},
 		{"theta of zero", m{"rope_theta": "0"}, "rope_theta", "out of range"},
 		{"another activation", m{"hidden_act": `"gelu"`}, "hidden_act", `got "gelu", want "silu"`},
 		{"missing size", m{"hidden_size": ""}, "hidden_size", "missing"},
@@ -120,15 +166,43 @@ func TestConfigRefusals(t *testing.T) {
 		{"a bool for a number", m{"rms_norm_eps": "true"}, "rms_norm_eps", "wrong type"},
 		{"negative epsilon", m{"rms_norm_eps": "-1e-5"}, "rms_norm_eps", "out of range"},
 		{"heads that do not divide", m{"num_attention_heads": "3"}, "hidden_size", "want a multiple of 3"},
-		{"more heads than width", m{"num_attention_heads": "128", "hidden_size": "64"}, "hidden_size", "want a multiple of 128"},
+		{
+			"more heads than width",
+			m{"num_attention_heads": "128", "hidden_size": "64"},
+			"hidden_size",
+			"want a multiple of 128",
+		},
 		{"odd head", m{"head_dim": "15"}, "head_dim", "got 15, want an even number"},
-		{"key heads that do not divide", m{"num_key_value_heads": "3"}, "num_key_value_heads", "got 3, want a divisor of 4"},
-		{"end outside the vocabulary", m{"eos_token_id": "[1, 512]"}, "eos_token_id", "got 512, want a token id in [0, 512)"},
-		{"an end that is null inside a list", m{"eos_token_id": "[1, null]"}, "eos_token_id", "wrong type: got [1, null]"},
-		{"a name that would paint the terminal", m{"architectures": `["\u001b[31mred"]`}, "architectures", `got \x1b[31mred`},
+		{
+			"key heads that do not divide",
+			m{"num_key_value_heads": "3"},
+			"num_key_value_heads",
+			"got 3, want a divisor of 4",
+		},
+		{
+			"end outside the vocabulary",
+			m{"eos_token_id": "[1, 512]"},
+			"eos_token_id",
+			"got 512, want a token id in [0, 512)",
+		},
+		{
+			"an end that is null inside a list",
+			m{"eos_token_id": "[1, null]"},
+			"eos_token_id",
+			"wrong type: got [1, null]",
+		},
+		{
+			"a name that would paint the terminal",
+			m{"architectures": `["\u001b[31mred"]`},
+			"architectures",
+			`got \x1b[31mred`,
+		},
 		{"a named end", m{"eos_token_id": `"</s>"`}, "eos_token_id", "wrong type"},
 		{"unknown dtype", m{"torch_dtype": `"int8"`}, "torch_dtype", `got "int8", want float32, bfloat16 or float16`},
-		{"negative window", m{"architectures": `["MistralForCausalLM"]`, "num_key_value_heads": "2", "sliding_window": "-5"}, "sliding_window", "got -5"},
+		{"negative window", m{
+			"architectures": `["MistralForCausalLM"]`, "num_key_value_heads": "2",
+			"sliding_window": "-5",
+		}, "sliding_window", "got -5"},
 		{"layer types of another count", m{"architectures": `["Qwen2ForCausalLM"]`, "num_key_value_heads": "2", "use_sliding_window": "true", "sliding_window": "8", "layer_types": `["full_attention"]`}, "layer_types", "got 1"},
 		{"unknown layer type", m{"architectures": `["Qwen2ForCausalLM"]`, "num_key_value_heads": "2", "use_sliding_window": "true", "sliding_window": "8", "layer_types": `["full_attention","full_attention","odd","full_attention"]`}, "layer_types", `"odd"`},
 	} {
@@ -158,5 +232,6 @@ func TestGeneration(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, eos)
 	_, err = parseGeneration("g.json", []byte(`{"eos_token_id":512}`), 512)
-	require.EqualError(t, err, "checkpoint: g.json: eos_token_id: out of range: got 512, want a token id in [0, 512), or a list of them")
+	require.EqualError(t, err,
+		"checkpoint: g.json: eos_token_id: out of range: got 512, want a token id in [0, 512), or a list of them")
 }

@@ -20,8 +20,12 @@ func ExampleOpen() {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o600); err != nil {
 		panic(err)
 	}
-	norm := checkpoint.Tensor{Name: "model.norm.weight", DType: checkpoint.BF16, Shape: []int{2}, Data: binary.LittleEndian.AppendUint32(nil, 0x3f803f80)}
-	if err := checkpoint.WriteSafetensors(filepath.Join(dir, "model.safetensors"), []checkpoint.Tensor{norm}, nil); err != nil {
+	norm := checkpoint.Tensor{
+		Name: "model.norm.weight", DType: checkpoint.BF16, Shape: []int{2},
+		Data: binary.LittleEndian.AppendUint32(nil, 0x3f803f80),
+	}
+	if err := checkpoint.WriteSafetensors(filepath.Join(dir, "model.safetensors"), []checkpoint.Tensor{norm},
+		nil); err != nil {
 		panic(err)
 	}
 

@@ -32,7 +32,10 @@ func readJSON(path string) ([]byte, error) {
 		return nil, &Error{File: path, Reason: "not a regular file", Got: info.Mode().String()}
 	}
 	if info.Size() > maxJSON {
-		return nil, &Error{File: path, Reason: "too large", Got: fmt.Sprintf("%d bytes", info.Size()), Want: fmt.Sprintf("at most %d", maxJSON)}
+		return nil, &Error{
+			File: path, Reason: "too large", Got: fmt.Sprintf("%d bytes", info.Size()),
+			Want: fmt.Sprintf("at most %d", maxJSON),
+		}
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {

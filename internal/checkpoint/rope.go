@@ -35,11 +35,15 @@ func (f *fields) rope(maxPos int) Rope {
 	}
 	for _, nested := range []string{"full_attention", "sliding_attention"} {
 		if p.has(nested) {
-			p.fail(nested, "rotary embeddings that differ between layers are not supported", "", "one set for all layers")
+			p.fail(nested, "rotary embeddings that differ between layers are not supported", "",
+				"one set for all layers")
 			return Rope{}
 		}
 	}
-	r := Rope{Type: p.string("rope_type", p.string("type", "default")), Theta: p.number("rope_theta", theta, 1e-6, 1e15)}
+	r := Rope{
+		Type:  p.string("rope_type", p.string("type", "default")),
+		Theta: p.number("rope_theta", theta, 1e-6, 1e15),
+	}
 	if p.number("partial_rotary_factor", 1, 0, 1) != 1 {
 		p.fail("partial_rotary_factor", "not supported", string(p.raw["partial_rotary_factor"]), "1")
 	}
@@ -65,7 +69,8 @@ func (f *fields) llama3(r *Rope, maxPos int) {
 	r.HighFreqFactor = f.number("high_freq_factor", 1, 1e-6, 1e6)
 	r.OriginalMaxPositions = f.integer("original_max_position_embeddings", maxPos, 1, maxPositions)
 	if r.HighFreqFactor <= r.LowFreqFactor {
-		f.fail("high_freq_factor", "not above low_freq_factor", string(f.raw["high_freq_factor"]), "more than "+string(f.raw["low_freq_factor"]))
+		f.fail("high_freq_factor", "not above low_freq_factor", string(f.raw["high_freq_factor"]),
+			"more than "+string(f.raw["low_freq_factor"]))
 	}
 }
 

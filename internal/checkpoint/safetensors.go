@@ -73,7 +73,10 @@ func OpenFile(path string) (*File, error) {
 		return nil, tooShort(path, 0)
 	}
 	if info.Size() > math.MaxInt {
-		return nil, &Error{File: path, Reason: "too large for this address space", Got: fmt.Sprintf("%d bytes", info.Size())}
+		return nil, &Error{
+			File: path, Reason: "too large for this address space",
+			Got: fmt.Sprintf("%d bytes", info.Size()),
+		}
 	}
 	data, unmap, err := mapFile(f, int(info.Size()))
 	if err != nil {
@@ -121,7 +124,10 @@ type entry struct {
 }
 
 func tooShort(path string, size int) error {
-	return &Error{File: path, Reason: "truncated", Got: fmt.Sprintf("%d bytes", size), Want: "8 bytes of header length first"}
+	return &Error{
+		File: path, Reason: "truncated", Got: fmt.Sprintf("%d bytes", size),
+		Want: "8 bytes of header length first",
+	}
 }
 
 func (f *File) parse() error {
@@ -130,14 +136,23 @@ func (f *File) parse() error {
 	}
 	n := binary.LittleEndian.Uint64(f.data)
 	if n > maxHeader {
-		return &Error{File: f.Path, Reason: "header too long (is it a safetensors file?)", Got: fmt.Sprintf("%d bytes", n), Want: fmt.Sprintf("at most %d", maxHeader)}
+		return &Error{
+			File: f.Path, Reason: "header too long (is it a safetensors file?)",
+			Got: fmt.Sprintf("%d bytes", n), Want: fmt.Sprintf("at most %d", maxHeader),
+		}
 	}
 	if have := uint64(len(f.data)) - 8; n > have {
-		return &Error{File: f.Path, Reason: "truncated in its header", Got: fmt.Sprintf("%d bytes after the length", have), Want: fmt.Sprintf("%d", n)}
+		return &Error{
+			File: f.Path, Reason: "truncated in its header",
+			Got: fmt.Sprintf("%d bytes after the length", have), Want: fmt.Sprintf("%d", n),
+		}
 	}
 	header, body := f.data[8:8+n], f.data[8+n:]
 	if len(header) == 0 || header[0] != '{' {
-		return &Error{File: f.Path, Reason: "header does not start with '{' (is it a safetensors file?)", Got: fmt.Sprintf("%.16q", header)}
+		return &Error{
+			File: f.Path, Reason: "header does not start with '{' (is it a safetensors file?)",
+			Got: fmt.Sprintf("%.16q", header),
+		}
 	}
 	if !utf8.Valid(header) {
 		return &Error{File: f.Path, Reason: "header is not UTF-8"}
@@ -181,7 +196,10 @@ func (f *File) parseHeader(header []byte) ([]entry, error) {
 			return bad(name, err)
 		}
 		if e.tensor.DType.rank() < 0 {
-			return &Error{File: f.Path, Tensor: name, Field: "dtype", Reason: "unknown", Got: strconv.Quote(string(e.tensor.DType)), Want: knownTypes()}
+			return &Error{
+				File: f.Path, Tensor: name, Field: "dtype", Reason: "unknown",
+				Got: strconv.Quote(string(e.tensor.DType)), Want: knownTypes(),
+			}
 		}
 		entries = append(entries, e)
 		return nil
@@ -201,7 +219,8 @@ func (f *File) parseHeader(header []byte) ([]entry, error) {
 // checkLayout verifies that the tensors fill the body, each with the bytes that it needs.
 func (f *File) checkLayout(entries []entry, body uint64) error {
 	slices.SortFunc(entries, func(a, b entry) int {
-		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end), strings.Compare(a.tensor.Name, b.tensor.Name))
+		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end),
+			strings.Compare(a.tensor.Name, b.tensor.Name))
 	})
 	var at uint64
 	for _, e := range entries {
@@ -218,7 +237,8 @@ func (f *File) checkLayout(entries []entry, body uint64) error {
 		case !ok:
 			return fail("size overflows or is not whole bytes", fmt.Sprintf("%s %v", t.DType, t.Shape), "")
 		case need != e.end-e.begin:
-			return fail("size does not match the shape", fmt.Sprintf("%d bytes", e.end-e.begin), clip(fmt.Sprintf("%d for %s %v", need, t.DType, t.Shape)))
+			return fail("size does not match the shape", fmt.Sprintf("%d bytes", e.end-e.begin),
+				clip(fmt.Sprintf("%d for %s %v", need, t.DType, t.Shape)))
 		case e.begin < at:
 			return fail("overlaps the tensor before it", offsets, fmt.Sprintf("a begin of %d", at))
 		case e.begin > at:
@@ -227,7 +247,10 @@ func (f *File) checkLayout(entries []entry, body uint64) error {
 		at = e.end
 	}
 	if at != body {
-		return &Error{File: f.Path, Reason: "data that belongs to no tensor", Got: fmt.Sprintf("%d bytes", body), Want: fmt.Sprintf("%d", at)}
+		return &Error{
+			File: f.Path, Reason: "data that belongs to no tensor", Got: fmt.Sprintf("%d bytes", body),
+			Want: fmt.Sprintf("%d", at),
+		}
 	}
 	return nil
 }

@@ -13,7 +13,10 @@ import (
 func TestReadsTheReferenceFile(t *testing.T) {
 	f, err := OpenFile("testdata/reference.safetensors")
 	require.NoError(t, err)
-	require.Equal(t, []string{"a.f16", "b.bf16", "empty", "ids.i64", "mask", `odd "name" <é>`, "q.f8", "scalar", "z.f32"}, f.Names())
+	require.Equal(t, []string{
+		"a.f16", "b.bf16", "empty", "ids.i64", "mask", `odd "name" <é>`, "q.f8", "scalar",
+		"z.f32",
+	}, f.Names())
 	require.Equal(t, map[string]string{"format": "pt"}, f.Metadata)
 	for _, row := range []struct {
 		name  string
@@ -70,9 +73,21 @@ func TestWriteRefusals(t *testing.T) {
 		says    string
 	}{
 		{"two of a name", []Tensor{one, one}, "name is taken"},
-		{"the metadata's name", []Tensor{{Name: "__metadata__", DType: F32, Shape: []int{1}, Data: make([]byte, 4)}}, "name is taken"},
-		{"a name that is not UTF-8", []Tensor{{Name: "a\xff", DType: F32, Shape: []int{1}, Data: make([]byte, 4)}}, "not UTF-8"},
-		{"too little data", []Tensor{{Name: "a", DType: F32, Shape: []int{2}, Data: make([]byte, 4)}}, "got 4 bytes, want 8 for F32 [2]"},
+		{
+			"the metadata's name",
+			[]Tensor{{Name: "__metadata__", DType: F32, Shape: []int{1}, Data: make([]byte, 4)}},
+			"name is taken",
+		},
+		{
+			"a name that is not UTF-8",
+			[]Tensor{{Name: "a\xff", DType: F32, Shape: []int{1}, Data: make([]byte, 4)}},
+			"not UTF-8",
+		},
+		{
+			"too little data",
+			[]Tensor{{Name: "a", DType: F32, Shape: []int{2}, Data: make([]byte, 4)}},
+			"got 4 bytes, want 8 for F32 [2]",
+		},
 		{"unknown type", []Tensor{{Name: "a", DType: "F99", Shape: []int{1}, Data: make([]byte, 4)}}, "got F99"},
 		{"negative dimension", []Tensor{{Name: "a", DType: F32, Shape: []int{-1}}}, "does not match"},
 	} {
@@ -104,22 +119,55 @@ func TestHostileFiles(t *testing.T) {
 		data        int
 		says        string
 	}{
-		{"data cut off", `{` + a + `}`, 7, `tensor "a": data_offsets: outside the file (truncated?): got [0, 8], want at most 7 bytes of data`},
+		{
+			"data cut off", `{` + a + `}`, 7,
+			`tensor "a": data_offsets: outside the file (truncated?): got [0, 8], want at most 7 bytes of data`,
+		},
 		{"data too long", `{` + a + `}`, 9, "data that belongs to no tensor: got 9 bytes, want 8"},
 		{"data without tensors", `{}`, 1, "data that belongs to no tensor"},
-		{"overlap", `{` + a + `,"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}`, 12, `tensor "b": data_offsets: overlaps the tensor before it: got [4, 12], want a begin of 8`},
+		{
+			"overlap", `{` + a + `,"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}`, 12,
+			`tensor "b": data_offsets: overlaps the tensor before it: got [4, 12], want a begin of 8`,
+		},
 		{"the same bytes twice", `{` + a + `,"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8, "overlaps"},
-		{"a hole", `{` + a + `,"b":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}}`, 16, `leaves a hole before it: got [12, 16], want a begin of 8`},
+		{
+			"a hole", `{` + a + `,"b":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}}`, 16,
+			`leaves a hole before it: got [12, 16], want a begin of 8`,
+		},
 		{"two of a name", `{` + a + `,` + a + `}`, 8, `"a" appears twice`},
-		{"two of a key", `{"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8, `"dtype" appears twice`},
-		{"names that differ in escapes only", `{` + a + `,"\u0061":{"dtype":"F32","shape":[0],"data_offsets":[8,8]}}`, 8, `"a" appears twice`},
-		{"shape does not fit", `{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}`, 8, "got 8 bytes, want 12 for F32 [3]"},
-		{"shape overflows", `{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}}`, 8, "overflows"},
-		{"shape overflows to the right size", `{"a":{"dtype":"F32","shape":[2305843009213693954,2],"data_offsets":[0,16]}}`, 16, "overflows"},
-		{"negative dimension", `{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}`, 8, "-2 is not a whole number"},
-		{"fractional dimension", `{"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}}`, 8, "2.0 is not a whole number"},
+		{
+			"two of a key", `{"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8,
+			`"dtype" appears twice`,
+		},
+		{
+			"names that differ in escapes only", `{` + a + `,"\u0061":{"dtype":"F32","shape":[0],"data_offsets":[8,8]}}`,
+			8, `"a" appears twice`,
+		},
+		{
+			"shape does not fit", `{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}`, 8,
+			"got 8 bytes, want 12 for F32 [3]",
+		},
+		{
+			"shape overflows", `{"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}}`, 8,
+			"overflows",
+		},
+		{
+			"shape overflows to the right size",
+			`{"a":{"dtype":"F32","shape":[2305843009213693954,2],"data_offsets":[0,16]}}`, 16, "overflows",
+		},
+		{
+			"negative dimension", `{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}`, 8,
+			"-2 is not a whole number",
+		},
+		{
+			"fractional dimension", `{"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}}`, 8,
+			"2.0 is not a whole number",
+		},
 		{"offsets backwards", `{"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}`, 8, "ends before it begins"},
-		{"huge offsets", `{"a":{"dtype":"F32","shape":[2],"data_offsets":[9223372036854775800,9223372036854775807]}}`, 8, "outside the file"},
+		{
+			"huge offsets", `{"a":{"dtype":"F32","shape":[2],"data_offsets":[9223372036854775800,9223372036854775807]}}`,
+			8, "outside the file",
+		},
 		{"one offset", `{"a":{"dtype":"F32","shape":[2],"data_offsets":[0]}}`, 8, "data_offsets has 1 numbers, not 2"},
 		{"unknown type", `{"a":{"dtype":"F31","shape":[2],"data_offsets":[0,8]}}`, 8, `dtype: unknown: got "F31"`},
 		{"half a byte", `{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, 1, "not whole bytes"},
@@ -154,8 +202,14 @@ func TestHostileLengths(t *testing.T) {
 	}{
 		{"an empty file", nil, "truncated: got 0 bytes"},
 		{"half a length", []byte{1, 2, 3}, "truncated: got 3 bytes"},
-		{"a header longer than the file", append(binary.LittleEndian.AppendUint64(nil, 100), "{}"...), "truncated in its header: got 2 bytes after the length, want 100"},
-		{"a header longer than the format allows", append(binary.LittleEndian.AppendUint64(nil, 1<<63), "{}"...), "header too long"},
+		{
+			"a header longer than the file", append(binary.LittleEndian.AppendUint64(nil, 100), "{}"...),
+			"truncated in its header: got 2 bytes after the length, want 100",
+		},
+		{
+			"a header longer than the format allows", append(binary.LittleEndian.AppendUint64(nil, 1<<63), "{}"...),
+			"header too long",
+		},
 		{"another format", []byte("GGUF\x03\x00\x00\x00 and so on"), "is it a safetensors file?"},
 	} {
 		path := filepath.Join(t.TempDir(), "model.safetensors")
@@ -196,7 +250,10 @@ func FuzzSafetensors(f *testing.F) {
 	whole, err := os.ReadFile("testdata/reference.safetensors")
 	require.NoError(f, err)
 	f.Add(whole)
-	for _, header := range []string{`{}`, `{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, `{"__metadata__":{"format":"pt"}}`, `{"a":{"dtype":"F4","shape":[4,0],"data_offsets":[0,0]}}`} {
+	for _, header := range []string{
+		`{}`, `{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`,
+		`{"__metadata__":{"format":"pt"}}`, `{"a":{"dtype":"F4","shape":[4,0],"data_offsets":[0,0]}}`,
+	} {
 		f.Add(append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header+"12345678"...))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -68,7 +68,10 @@ func (c *Checkpoint) addAll(paths []string) error {
 		}
 		for name, t := range f.tensors {
 			if other, dup := c.tensors[name]; dup {
-				return &Error{File: path, Tensor: name, Reason: "also in " + filepath.Base(other.File), Want: "every tensor in one file, or an index"}
+				return &Error{
+					File: path, Tensor: name, Reason: "also in " + filepath.Base(other.File),
+					Want: "every tensor in one file, or an index",
+				}
 			}
 			c.tensors[name] = t
 		}
@@ -103,11 +106,17 @@ func (c *Checkpoint) openIndex(index string) error {
 
 func (c *Checkpoint) openShard(index, tensor, file string) (*File, error) {
 	if !filepath.IsLocal(file) || filepath.Ext(file) != ".safetensors" {
-		return nil, &Error{File: index, Tensor: tensor, Field: "weight_map", Reason: "refused", Got: strconv.Quote(clip(file)), Want: "a .safetensors file inside the checkpoint's folder"}
+		return nil, &Error{
+			File: index, Tensor: tensor, Field: "weight_map", Reason: "refused",
+			Got: strconv.Quote(clip(file)), Want: "a .safetensors file inside the checkpoint's folder",
+		}
 	}
 	f, err := c.open(filepath.Join(c.Dir, file))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &Error{File: index, Tensor: tensor, Field: "weight_map", Reason: "its shard is missing", Got: contents(c.Dir), Want: clip(file), Err: fs.ErrNotExist}
+		return nil, &Error{
+			File: index, Tensor: tensor, Field: "weight_map", Reason: "its shard is missing",
+			Got: contents(c.Dir), Want: clip(file), Err: fs.ErrNotExist,
+		}
 	}
 	return f, err
 }
@@ -145,8 +154,13 @@ func (c *Checkpoint) checkShards(paths []string) error {
 	total, _ := strconv.Atoi(m[2])
 	for i := 1; i <= total; i++ {
 		tail := fmt.Sprintf("-%05d-of-%s.safetensors", i, m[2])
-		if !slices.ContainsFunc(paths, func(p string) bool { return len(p) > len(tail) && p[len(p)-len(tail):] == tail }) {
-			return &Error{File: c.Dir, Reason: "a shard is missing, and so is " + indexName, Got: contents(c.Dir), Want: "model" + tail}
+		if !slices.ContainsFunc(paths, func(p string) bool {
+			return len(p) > len(tail) && p[len(p)-len(tail):] == tail
+		}) {
+			return &Error{
+				File: c.Dir, Reason: "a shard is missing, and so is " + indexName, Got: contents(c.Dir),
+				Want: "model" + tail,
+			}
 		}
 	}
 	return nil

@@ -13,13 +13,22 @@ func TestUnused(t *testing.T) {
 		want []string
 		why  string
 	}{
-		{false, []string{"lm_head.weight", "model.layers.9.mlp.up_proj.weight", "visual.patch.weight"}, "an output layer that nobody took"},
-		{true, []string{"model.layers.9.mlp.up_proj.weight", "visual.patch.weight"}, "a tied model's output layer is its embedding"},
+		{
+			false,
+			[]string{"lm_head.weight", "model.layers.9.mlp.up_proj.weight", "visual.patch.weight"},
+			"an output layer that nobody took",
+		},
+		{
+			true,
+			[]string{"model.layers.9.mlp.up_proj.weight", "visual.patch.weight"},
+			"a tied model's output layer is its embedding",
+		},
 	} {
 		dir := folder(t, map[string]any{
 			"config.json": string(config(map[string]string{"tie_word_embeddings": fmt.Sprint(row.tied)})),
 			"model.safetensors": []Tensor{
-				f32("model.norm.weight", 64), f32("lm_head.weight", 64), f32("model.layers.0.self_attn.rotary_emb.inv_freq", 8),
+				f32("model.norm.weight", 64), f32("lm_head.weight",
+					64), f32("model.layers.0.self_attn.rotary_emb.inv_freq", 8),
 				f32("visual.patch.weight", 8), f32("model.layers.9.mlp.up_proj.weight", 8),
 			},
 		})

@@ -44,7 +44,8 @@ func WriteSafetensors(path string, tensors []Tensor, metadata map[string]string)
 	_, _ = w.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(header))))
 	_, _ = w.Write(header)
 	for _, t := range sorted {
-		for part := range slices.Chunk(t.Data, hugePage/2) { // less than the buffer: every write of the file is a whole one
+		// less than the buffer: every write of the file is a whole one
+		for part := range slices.Chunk(t.Data, hugePage/2) {
 			_, _ = w.Write(part) // a bufio.Writer keeps its first error for Flush
 		}
 	}
@@ -77,7 +78,10 @@ func buildHeader(path string, sorted []Tensor, metadata map[string]string) ([]by
 		case !utf8.ValidString(t.Name):
 			return nil, &Error{File: path, Tensor: t.Name, Reason: "name is not UTF-8"}
 		case t.DType.rank() < 0:
-			return nil, &Error{File: path, Tensor: t.Name, Field: "dtype", Reason: "unknown", Got: string(t.DType), Want: knownTypes()}
+			return nil, &Error{
+				File: path, Tensor: t.Name, Field: "dtype", Reason: "unknown", Got: string(t.DType),
+				Want: knownTypes(),
+			}
 		case !ok || size != uint64(len(t.Data)):
 			return nil, &Error{
 				File: path, Tensor: t.Name, Reason: "data does not match the shape",

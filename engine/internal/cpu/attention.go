@@ -24,7 +24,8 @@ func (c KVCache) at(block, head, offset int) int {
 
 func (c KVCache) check() {
 	if n := c.Elements(); len(c.K) < n || len(c.V) < n {
-		panic(fmt.Sprintf("cpu: KV cache of %d and %d elements, needs [%d, %d, %d, %d]", len(c.K), len(c.V), c.Blocks, c.KVHeads, c.BlockSize, c.HeadDim))
+		panic(fmt.Sprintf("cpu: KV cache of %d and %d elements, needs [%d, %d, %d, %d]", len(c.K), len(c.V), c.Blocks,
+			c.KVHeads, c.BlockSize, c.HeadDim))
 	}
 }
 
@@ -90,7 +91,8 @@ func Attention(p *Pool, dst, q []float32, a AttnParams, c KVCache, seqs []AttnSe
 		s := &seqs[i]
 		rowsOf("Attention", s.Start+s.Len, a.Heads*c.HeadDim, dst, q)
 		if s.Len > s.Context || s.Context > len(s.Blocks)*c.BlockSize {
-			panic(fmt.Sprintf("cpu: Attention: %d rows, context %d, %d blocks of %d", s.Len, s.Context, len(s.Blocks), c.BlockSize))
+			panic(fmt.Sprintf("cpu: Attention: %d rows, context %d, %d blocks of %d", s.Len, s.Context, len(s.Blocks),
+				c.BlockSize))
 		}
 		for _, b := range s.Blocks[:(s.Context+c.BlockSize-1)/c.BlockSize] {
 			if b < 0 || int(b) >= c.Blocks {
@@ -109,7 +111,10 @@ func Attention(p *Pool, dst, q []float32, a AttnParams, c KVCache, seqs []AttnSe
 			}
 		}
 	}
-	at := &attention{p: p, dst: dst, q: q, AttnParams: a, c: c, group: group, stride: group * longest * (2*c.HeadDim + 2 + segment)}
+	at := &attention{
+		p: p, dst: dst, q: q, AttnParams: a, c: c, group: group,
+		stride: group * longest * (2*c.HeadDim + 2 + segment),
+	}
 	if p.threads > 1 && len(items) < 3*p.threads && parts > len(items) {
 		at.split(items, parts)
 		return

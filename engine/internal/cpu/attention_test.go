@@ -17,7 +17,10 @@ type pages struct {
 }
 
 func newPages(rng *rand.Rand, blocks, blockSize, kvHeads, dim int) *pages {
-	c := &pages{KVCache: KVCache{Blocks: blocks, BlockSize: blockSize, KVHeads: kvHeads, HeadDim: dim}, k: map[int][]float32{}, v: map[int][]float32{}}
+	c := &pages{
+		KVCache: KVCache{Blocks: blocks, BlockSize: blockSize, KVHeads: kvHeads, HeadDim: dim},
+		k:       map[int][]float32{}, v: map[int][]float32{},
+	}
 	c.K, c.V = make([]float32, c.Elements()), make([]float32, c.Elements())
 	for i := range c.K { // what is not written must not be read
 		c.K[i], c.V[i] = float32(math.NaN()), float32(math.NaN())
@@ -127,7 +130,8 @@ func TestAttentionAgainstFloat64(t *testing.T) {
 				for _, s := range seqs {
 					for r := range s.Len {
 						pos := s.Context - s.Len + r
-						Attention(one, alone, q, a, cache.KVCache, []AttnSeq{{Start: s.Start + r, Len: 1, Context: pos + 1, Blocks: s.Blocks}})
+						Attention(one, alone, q, a, cache.KVCache,
+							[]AttnSeq{{Start: s.Start + r, Len: 1, Context: pos + 1, Blocks: s.Blocks}})
 					}
 				}
 				require.Equal(t, bits(alone), bits(dst), "a row's result depends on its batch")
@@ -142,7 +146,9 @@ func TestWriteKVSkipsNegativeSlots(t *testing.T) {
 	WriteKV(p, c, []float32{1, 2, 3}, []float32{4, 5, 6}, []int32{3, -1, 0})
 	require.Equal(t, []float32{3, 0, 0, 1}, c.K)
 	require.Equal(t, []float32{6, 0, 0, 4}, c.V)
-	require.PanicsWithValue(t, "cpu: WriteKV: slot 4 of 4", func() { WriteKV(p, c, []float32{1}, []float32{1}, []int32{4}) })
+	require.PanicsWithValue(t, "cpu: WriteKV: slot 4 of 4", func() {
+		WriteKV(p, c, []float32{1}, []float32{1}, []int32{4})
+	})
 }
 
 func TestAttentionRefusesWhatDoesNotFit(t *testing.T) {
@@ -158,9 +164,14 @@ func TestAttentionRefusesWhatDoesNotFit(t *testing.T) {
 		{"cpu: Attention: 1 rows, context 5, 1 blocks of 4", 2, AttnSeq{Len: 1, Context: 5, Blocks: []int32{0}}},
 		{"cpu: Attention: 1 rows, context 0, 1 blocks of 4", 2, AttnSeq{Len: 1, Blocks: []int32{0}}},
 		{"cpu: Attention: block 2 of 2", 2, AttnSeq{Len: 1, Context: 1, Blocks: []int32{2}}},
-		{"cpu: Attention: a slice of 16 elements, needs [2, 16]", 2, AttnSeq{Start: 1, Len: 1, Context: 1, Blocks: []int32{0}}},
+		{
+			"cpu: Attention: a slice of 16 elements, needs [2, 16]", 2,
+			AttnSeq{Start: 1, Len: 1, Context: 1, Blocks: []int32{0}},
+		},
 	} {
-		require.PanicsWithValue(t, r.want, func() { Attention(p, q, q, AttnParams{Heads: r.heads}, c, []AttnSeq{r.seq}) })
+		require.PanicsWithValue(t, r.want, func() {
+			Attention(p, q, q, AttnParams{Heads: r.heads}, c, []AttnSeq{r.seq})
+		})
 	}
 	Attention(p, q, q, AttnParams{Heads: 2}, c, nil) // nothing to do
 }

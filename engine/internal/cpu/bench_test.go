@@ -143,7 +143,10 @@ func newDecoder(b *testing.B, t DType) *decoder {
 		return w
 	}
 	for range 12 {
-		d.layers = append(d.layers, layer{take(768, 768), take(768, 768), take(768, 768), take(768, 768), take(2048, 768), take(2048, 768), take(768, 2048)})
+		d.layers = append(d.layers, layer{
+			take(768, 768), take(768, 768), take(768, 768), take(768, 768),
+			take(2048, 768), take(2048, 768), take(768, 2048),
+		})
 	}
 	d.head = take(32000, 768)
 	return d
@@ -152,7 +155,8 @@ func newDecoder(b *testing.B, t DType) *decoder {
 // pass is the matrix work of m tokens, and of the logits of the last.
 func (d *decoder) pass(p *Pool, m int) func() {
 	rng := rngOf(1)
-	x, q, h, u, y := random(rng, m*768), make([]float32, m*768*3), make([]float32, m*2048), make([]float32, m*2048), make([]float32, 32000)
+	x, q, h, u, y := random(rng, m*768), make([]float32, m*768*3), make([]float32, m*2048), make([]float32,
+		m*2048), make([]float32, 32000)
 	norm := random(rng, 768)
 	return func() {
 		for i := range d.layers {

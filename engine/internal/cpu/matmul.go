@@ -66,7 +66,8 @@ func (w Matrix) check() {
 		return
 	}
 	if need := ((w.Rows-1)*w.stride() + w.Cols) * w.Type.Size(); len(w.Data) < need {
-		panic(fmt.Sprintf("cpu: matrix [%d, %d] of %v has %d bytes of data, needs %d", w.Rows, w.Cols, w.Type, len(w.Data), need))
+		panic(fmt.Sprintf("cpu: matrix [%d, %d] of %v has %d bytes of data, needs %d", w.Rows, w.Cols, w.Type,
+			len(w.Data), need))
 	}
 }
 
@@ -141,7 +142,8 @@ func (l *Linear) check(x []float32, m, cols int) {
 		panic(fmt.Sprintf("cpu: x has %d elements, needs [%d, %d]", len(x), m, cols))
 	}
 	if need := (m-1)*l.stride() + l.W.Rows; len(l.Dst) < need || l.stride() < l.W.Rows {
-		panic(fmt.Sprintf("cpu: result has %d elements, needs [%d, %d] with stride %d", len(l.Dst), m, l.W.Rows, l.stride()))
+		panic(fmt.Sprintf("cpu: result has %d elements, needs [%d, %d] with stride %d", len(l.Dst), m, l.W.Rows,
+			l.stride()))
 	}
 	if l.Bias != nil && len(l.Bias) != l.W.Rows {
 		panic(fmt.Sprintf("cpu: bias has %d elements, needs %d", len(l.Bias), l.W.Rows))

@@ -116,7 +116,8 @@ func TestMatMulsGivesWhatMatMulGives(t *testing.T) {
 		MatMul(p, want[2], x, m, v, nil)
 		// q and k beside each other in one wide result.
 		wide, gotV := make([]float32, m*82), make([]float32, m*7)
-		MatMuls(p, x, m, Linear{Dst: wide, W: q, Stride: 82}, Linear{Dst: wide[64:], W: k, Bias: bias, Stride: 82}, Linear{Dst: gotV, W: v})
+		MatMuls(p, x, m, Linear{Dst: wide, W: q, Stride: 82}, Linear{Dst: wide[64:], W: k, Bias: bias, Stride: 82},
+			Linear{Dst: gotV, W: v})
 		for i := range m {
 			require.Equal(t, bits(want[0][i*64:(i+1)*64]), bits(wide[i*82:i*82+64]))
 			require.Equal(t, bits(want[1][i*18:(i+1)*18]), bits(wide[i*82+64:(i+1)*82]))
@@ -131,7 +132,8 @@ func TestMatrixNeedsNoAlignmentAndTakesAStride(t *testing.T) {
 			rng := rngOf(2)
 			w, exact := matrix(rng, dt, 9, 40)
 			data := append(make([]byte, 1, len(w.Data)+1), w.Data...)
-			half := Matrix{Data: data[1:][20*dt.Size():], Type: dt, Rows: 9, Cols: 20, Stride: 40} // the right half of each row
+			// the right half of each row
+			half := Matrix{Data: data[1:][20*dt.Size():], Type: dt, Rows: 9, Cols: 20, Stride: 40}
 			x := random(rng, 3*20)
 			got, want := make([]float32, 27), make([]float64, 27)
 			MatMul(p, got, x, 3, half, nil)
@@ -172,9 +174,15 @@ func TestMatMulRefusesWrongShapes(t *testing.T) {
 	p := pool(t, 1, Generic)
 	w := Matrix{Data: make([]byte, 4*2*3), Rows: 2, Cols: 3}
 	for want, f := range map[string]func(){
-		"cpu: x has 5 elements, needs [2, 3]":                    func() { MatMul(p, make([]float32, 4), make([]float32, 5), 2, w, nil) },
-		"cpu: result has 3 elements, needs [2, 2] with stride 2": func() { MatMul(p, make([]float32, 3), make([]float32, 6), 2, w, nil) },
-		"cpu: bias has 1 elements, needs 2":                      func() { MatMul(p, make([]float32, 4), make([]float32, 6), 2, w, make([]float32, 1)) },
+		"cpu: x has 5 elements, needs [2, 3]": func() {
+			MatMul(p, make([]float32, 4), make([]float32, 5), 2, w, nil)
+		},
+		"cpu: result has 3 elements, needs [2, 2] with stride 2": func() {
+			MatMul(p, make([]float32, 3), make([]float32, 6), 2, w, nil)
+		},
+		"cpu: bias has 1 elements, needs 2": func() {
+			MatMul(p, make([]float32, 4), make([]float32, 6), 2, w, make([]float32, 1))
+		},
 		"cpu: matrix [3, 3] of F32 has 24 bytes of data, needs 36": func() {
 			MatMul(p, make([]float32, 9), make([]float32, 9), 1, Matrix{Data: w.Data, Rows: 3, Cols: 3}, nil)
 		},

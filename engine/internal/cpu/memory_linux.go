@@ -71,7 +71,10 @@ func controlGroups(root string) (groups []controlGroup) {
 		switch {
 		case f[0] == "0" && f[1] == "":
 		case strings.Contains(","+f[1]+",", ",memory,"):
-			g = controlGroup{limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", cache: "total_inactive_file"}
+			g = controlGroup{
+				limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes",
+				cache: "total_inactive_file",
+			}
 			mount = path.Join(mount, "memory")
 		default:
 			continue

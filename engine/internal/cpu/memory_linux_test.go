@@ -162,7 +162,10 @@ func TestMachineMemoryHonoursControlGroups(t *testing.T) {
 		},
 		{
 			"version 2 in a container: only the mount's root is there",
-			map[string]string{"proc/self/cgroup": "0::/pod/x\n", "sys/fs/cgroup/memory.max": "1024000\n", "sys/fs/cgroup/memory.current": "2048000\n"},
+			map[string]string{
+				"proc/self/cgroup": "0::/pod/x\n", "sys/fs/cgroup/memory.max": "1024000\n",
+				"sys/fs/cgroup/memory.current": "2048000\n",
+			},
 			0, 1000 * kb,
 		},
 		{

@@ -71,7 +71,8 @@ func Rope(p *Pool, x []float32, rows, heads, headDim, rotary int, positions []in
 	rowsOf("Rope", rows, heads*headDim, x)
 	h := rotary / 2
 	if rotary%2 != 0 || rotary > headDim || len(positions) < rows {
-		panic(fmt.Sprintf("cpu: Rope: rotary %d of head %d, %d positions for %d rows", rotary, headDim, len(positions), rows))
+		panic(fmt.Sprintf("cpu: Rope: rotary %d of head %d, %d positions for %d rows", rotary, headDim, len(positions),
+			rows))
 	}
 	p.rows(rows, heads*headDim, func(lo, hi int) {
 		for r := lo; r < hi; r++ {

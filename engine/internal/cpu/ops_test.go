@@ -54,10 +54,18 @@ func TestElementwiseAgainstFloat64(t *testing.T) {
 		want     func(d, a, b float64) float64
 		abs, rel float64
 	}{
-		{"add", func(p *Pool, dst, a, _ []float32) { Add(p, dst, a) }, func(d, a, _ float64) float64 { return d + a }, 0, 1e-7},
-		{"scale", func(p *Pool, dst, _, _ []float32) { p.k.scale(dst, 1.5) }, func(d, _, _ float64) float64 { return d * 1.5 }, 0, 1e-7},
-		{"axpy", func(p *Pool, dst, a, _ []float32) { p.k.axpy(dst, a, 0.75) }, func(d, a, _ float64) float64 { return d + 0.75*a }, 1e-6, 1e-7},
-		{"silu", func(p *Pool, dst, a, b []float32) { SiLUMul(p, dst, a, b) }, func(_, a, b float64) float64 { return a / (1 + math.Exp(-a)) * b }, 1e-30, 5e-7},
+		{"add", func(p *Pool, dst, a, _ []float32) { Add(p, dst, a) }, func(d, a, _ float64) float64 {
+			return d + a
+		}, 0, 1e-7},
+		{"scale", func(p *Pool, dst, _, _ []float32) { p.k.scale(dst, 1.5) }, func(d, _, _ float64) float64 {
+			return d * 1.5
+		}, 0, 1e-7},
+		{"axpy", func(p *Pool, dst, a, _ []float32) { p.k.axpy(dst, a, 0.75) }, func(d, a, _ float64) float64 {
+			return d + 0.75*a
+		}, 1e-6, 1e-7},
+		{"silu", func(p *Pool, dst, a, b []float32) { SiLUMul(p, dst, a, b) }, func(_, a, b float64) float64 {
+			return a / (1 + math.Exp(-a)) * b
+		}, 1e-30, 5e-7},
 	}
 	eachTier(t, func(t *testing.T, p *Pool) {
 		for _, op := range ops {

@@ -143,7 +143,8 @@ func (p *Pool) work(w *worker) {
 	for !p.closed.Load() {
 		if !p.await() {
 			w.asleep.Store(true)
-			if p.pending() == nil && !p.closed.Load() { // looked at after asleep is set: whoever publishes a job later sees it
+			// looked at after asleep is set: whoever publishes a job later sees it
+			if p.pending() == nil && !p.closed.Load() {
 				<-w.wake
 			} else if !w.asleep.CompareAndSwap(true, false) {
 				<-w.wake // someone is waking us already: take the token

@@ -25,7 +25,8 @@ func TestRunCoversEachElementOnce(t *testing.T) {
 					}
 				})
 				for i := range seen {
-					require.EqualValues(t, 1, seen[i].Load(), "element %d of %d, grain %d, %d threads", i, n, grain, threads)
+					require.EqualValues(t, 1, seen[i].Load(), "element %d of %d, grain %d, %d threads", i, n, grain,
+						threads)
 				}
 			}
 		}

@@ -51,7 +51,8 @@ type TierError struct {
 
 func (e *TierError) Error() string {
 	if e.known {
-		return fmt.Sprintf("cpu: tier %q needs instructions that this machine does not have; its best is %q (%s)", e.Value, e.Best, TierEnv)
+		return fmt.Sprintf("cpu: tier %q needs instructions that this machine does not have; its best is %q (%s)",
+			e.Value, e.Best, TierEnv)
 	}
 	return fmt.Sprintf("cpu: unknown tier %q; %s takes %s", e.Value, TierEnv, strings.Join(tierNames[:], ", "))
 }

@@ -54,7 +54,8 @@ func (ts *tiles) run(t DType, m, n int, c *float32, ldc int, a *float32, lda int
 		}
 		if rest > 0 {
 			for r := range step {
-				f.single(at(c, (i+r)*ldc+n-rest), cb, at(a, (i+r)*lda), ab, (*byte)(unsafe.Add(w, (n-rest)*ldw*size)), wb, kb, uintptr(rest))
+				f.single(at(c, (i+r)*ldc+n-rest), cb, at(a, (i+r)*lda), ab, (*byte)(unsafe.Add(w, (n-rest)*ldw*size)),
+					wb, kb, uintptr(rest))
 			}
 		}
 		i += step
@@ -76,9 +77,12 @@ func weightedRows(one, four weightedFunc) func(rows int, acc *float32, d int, p 
 }
 
 var avx512Tiles = tiles{
-	F32:  {[5]tileFunc{1: tile1x4F32AVX512, tile2x4F32AVX512, tile3x4F32AVX512, tile4x4F32AVX512}, tile1x1F32AVX512},
-	BF16: {[5]tileFunc{1: tile1x4BF16AVX512, tile2x4BF16AVX512, tile3x4BF16AVX512, tile4x4BF16AVX512}, tile1x1BF16AVX512},
-	F16:  {[5]tileFunc{1: tile1x4F16AVX512, tile2x4F16AVX512, tile3x4F16AVX512, tile4x4F16AVX512}, tile1x1F16AVX512},
+	F32: {[5]tileFunc{1: tile1x4F32AVX512, tile2x4F32AVX512, tile3x4F32AVX512, tile4x4F32AVX512}, tile1x1F32AVX512},
+	BF16: {
+		[5]tileFunc{1: tile1x4BF16AVX512, tile2x4BF16AVX512, tile3x4BF16AVX512, tile4x4BF16AVX512},
+		tile1x1BF16AVX512,
+	},
+	F16: {[5]tileFunc{1: tile1x4F16AVX512, tile2x4F16AVX512, tile3x4F16AVX512, tile4x4F16AVX512}, tile1x1F16AVX512},
 }
 
 var avx2Tiles = tiles{

@@ -26,7 +26,10 @@ import (
 //
 //	go test ./internal/modelrunner -run '^$' -bench 110M
 
-var shape110M = checkpoint.Config{HiddenSize: 768, IntermediateSize: 2048, NumLayers: 12, NumHeads: 12, VocabSize: 32000}
+var shape110M = checkpoint.Config{
+	HiddenSize: 768, IntermediateSize: 2048, NumLayers: 12, NumHeads: 12,
+	VocabSize: 32000,
+}
 
 func BenchmarkDecode110M(b *testing.B) {
 	eachSetup(b, func(b *testing.B, r *Runner, weights int64, bandwidth float64) {

@@ -22,8 +22,9 @@ type Options struct {
 	MaxModelLen         int            // positions; 0 is the checkpoint's max_position_embeddings
 	MaxNumBatchedTokens int            // tokens in a step; 0 is 2048
 	Ledger              *ledger.Ledger // nil is a new one, without stacks
-	Capacity            int64          // bytes of device memory; 0 is the machine's, of which each rank of a Group has its share
-	Hooks               modelrunner.Hooks
+	// bytes of device memory; 0 is the machine's, of which each rank of a Group has its share
+	Capacity int64
+	Hooks    modelrunner.Hooks
 
 	shard modelrunner.Shard
 	link  *link // with the other ranks; nil when there are none
@@ -186,8 +187,10 @@ func (r *Runner) AllocateKV(blocks int) error {
 	if r.kv != nil {
 		return fmt.Errorf("cpurunner: AllocateKV(%d): the runner has its %d KV blocks already", blocks, r.blocks)
 	}
-	if perBlock := r.KVBytesPerBlock(); blocks <= 0 || int64(blocks) > math.MaxInt32/int64(r.options.BlockSize) || int64(blocks) > math.MaxInt/perBlock {
-		return fmt.Errorf("cpurunner: AllocateKV(%d): want a number of blocks above 0 whose slots fit in an int32", blocks)
+	if perBlock := r.KVBytesPerBlock(); blocks <= 0 || int64(blocks) > math.MaxInt32/int64(r.options.BlockSize) ||
+		int64(blocks) > math.MaxInt/perBlock {
+		return fmt.Errorf("cpurunner: AllocateKV(%d): want a number of blocks above 0 whose slots fit in an int32",
+			blocks)
 	}
 	if err := r.parts.Retry(); err != nil { // what Sleep could not release
 		return err
@@ -208,7 +211,9 @@ func (r *Runner) AllocateKV(blocks int) error {
 
 // Holdings implements [modelrunner.Runner]. Other devices may share the ledger.
 func (r *Runner) Holdings() []ledger.Holding {
-	return slices.DeleteFunc(r.alloc.Ledger().Holdings(), func(h ledger.Holding) bool { return h.Device != r.alloc.Device() })
+	return slices.DeleteFunc(r.alloc.Ledger().Holdings(), func(h ledger.Holding) bool {
+		return h.Device != r.alloc.Device()
+	})
 }
 
 // Close implements [modelrunner.Runner]: it releases every part, the last acquired first, whatever

@@ -130,7 +130,8 @@ func TestOwners(t *testing.T) {
 		"workspace": 4 * 10 * (64 + 64 + 64 + 64 + 32 + 32 + 128 + 128 + 512),
 		"kv_cache":  7 * r.KVBytesPerBlock(),
 	}, ledger.ByOwner(r.Holdings()))
-	require.EqualValues(t, 4*2*4*16*2*16, r.KVBytesPerBlock(), "4 bytes, K and V, 4 layers, 16 tokens, 2 heads, head_dim 16")
+	require.EqualValues(t, 4*2*4*16*2*16, r.KVBytesPerBlock(),
+		"4 bytes, K and V, 4 layers, 16 tokens, 2 heads, head_dim 16")
 	kinds := map[string]int{}
 	for _, h := range r.Holdings() {
 		kinds[h.Kind]++
@@ -259,7 +260,8 @@ func TestStepHooks(t *testing.T) {
 	d := newDriver(t, r)
 	s := d.add(prompt, greedy)
 	d.run(6, 1)
-	require.Equal(t, map[string]int{"forward": 3, "sample": 1}, passes, "16 tokens in chunks of 6: only the last one samples")
+	require.Equal(t, map[string]int{"forward": 3, "sample": 1}, passes,
+		"16 tokens in chunks of 6: only the last one samples")
 
 	boom := errors.New("boom")
 	again := newDriver(t, r)
@@ -327,25 +329,54 @@ func TestBadBatches(t *testing.T) {
 	good := func() *modelrunner.Batch {
 		return &modelrunner.Batch{
 			Tokens: []int32{1, 2, 3}, Positions: []int32{0, 1, 16}, Slots: []int32{0, 1, 32},
-			Seqs: []modelrunner.Seq{{Start: 0, Len: 2, Context: 2, Blocks: []int32{0}}, {Start: 2, Len: 1, Context: 17, Blocks: []int32{1, 2}}},
+			Seqs: []modelrunner.Seq{
+				{Start: 0, Len: 2, Context: 2, Blocks: []int32{0}},
+				{Start: 2, Len: 1, Context: 17, Blocks: []int32{1, 2}},
+			},
 		}
 	}
 	_, err := r.Execute(good())
 	require.NoError(t, err)
 	for want, spoil := range map[string]func(b *modelrunner.Batch){
-		"token 512 in row 1, the vocabulary has 512":                                    func(b *modelrunner.Batch) { b.Tokens[1] = 512 },
-		"token -1 in row 0":                                                             func(b *modelrunner.Batch) { b.Tokens[0] = -1 },
-		"position 40 in row 2, the longest sequence is 40 (MaxModelLen)":                func(b *modelrunner.Batch) { b.Positions[2] = 40 },
-		"slot 64 in row 1, the KV cache has 64":                                         func(b *modelrunner.Batch) { b.Slots[1] = 64 },
-		"slot -1 in row 1":                                                              func(b *modelrunner.Batch) { b.Slots[1] = -1 },
-		"3 tokens, 2 positions, 3 slots":                                                func(b *modelrunner.Batch) { b.Positions = b.Positions[:2] },
-		"sequence 1: block 4, the KV cache has 4":                                       func(b *modelrunner.Batch) { b.Seqs[1].Blocks[1] = 4 },
-		"sequence 1: last position 16, context 17, 1 blocks of 16, 0 prompt targets":    func(b *modelrunner.Batch) { b.Seqs[1].Blocks = b.Seqs[1].Blocks[:1] },
-		"sequence 1: last position 16, context 18, 2 blocks":                            func(b *modelrunner.Batch) { b.Seqs[1].Context++ },
-		"sequence 0: last position 1, context 2, 1 blocks of 16, 3 prompt targets in 2": func(b *modelrunner.Batch) { b.Seqs[0].Targets = []int32{1, 2, 3} },
-		"sequence 1 has rows [1, 2) of 3, want them to begin at 2":                      func(b *modelrunner.Batch) { b.Seqs[1].Start = 1 },
-		"3 tokens, the sequences have 2":                                                func(b *modelrunner.Batch) { b.Seqs = b.Seqs[:1] },
-		"21 tokens, room for 20 (MaxNumBatchedTokens)":                                  func(b *modelrunner.Batch) { b.Tokens = make([]int32, 21) },
+		"token 512 in row 1, the vocabulary has 512": func(b *modelrunner.Batch) {
+			b.Tokens[1] = 512
+		},
+		"token -1 in row 0": func(b *modelrunner.Batch) {
+			b.Tokens[0] = -1
+		},
+		"position 40 in row 2, the longest sequence is 40 (MaxModelLen)": func(b *modelrunner.Batch) {
+			b.Positions[2] = 40
+		},
+		"slot 64 in row 1, the KV cache has 64": func(b *modelrunner.Batch) {
+			b.Slots[1] = 64
+		},
+		"slot -1 in row 1": func(b *modelrunner.Batch) {
+			b.Slots[1] = -1
+		},
+		"3 tokens, 2 positions, 3 slots": func(b *modelrunner.Batch) {
+			b.Positions = b.Positions[:2]
+		},
+		"sequence 1: block 4, the KV cache has 4": func(b *modelrunner.Batch) {
+			b.Seqs[1].Blocks[1] = 4
+		},
+		"sequence 1: last position 16, context 17, 1 blocks of 16, 0 prompt targets": func(b *modelrunner.Batch) {
+			b.Seqs[1].Blocks = b.Seqs[1].Blocks[:1]
+		},
+		"sequence 1: last position 16, context 18, 2 blocks": func(b *modelrunner.Batch) {
+			b.Seqs[1].Context++
+		},
+		"sequence 0: last position 1, context 2, 1 blocks of 16, 3 prompt targets in 2": func(b *modelrunner.Batch) {
+			b.Seqs[0].Targets = []int32{1, 2, 3}
+		},
+		"sequence 1 has rows [1, 2) of 3, want them to begin at 2": func(b *modelrunner.Batch) {
+			b.Seqs[1].Start = 1
+		},
+		"3 tokens, the sequences have 2": func(b *modelrunner.Batch) {
+			b.Seqs = b.Seqs[:1]
+		},
+		"21 tokens, room for 20 (MaxNumBatchedTokens)": func(b *modelrunner.Batch) {
+			b.Tokens = make([]int32, 21)
+		},
 	} {
 		b := good()
 		spoil(b)

@@ -15,7 +15,9 @@ import (
 // Threads, else of each; hooks gives those of a rank. The checkpoint is the runner's from then on;
 // ranks after the first open it again. The error is a *[modelrunner.SplitError] when the model does
 // not divide so, before any memory is taken.
-func NewGroup(ckpt *checkpoint.Checkpoint, ranks int, o Options, hooks func(rank int) modelrunner.Hooks) (modelrunner.Runner, error) {
+func NewGroup(ckpt *checkpoint.Checkpoint, ranks int, o Options,
+	hooks func(rank int) modelrunner.Hooks,
+) (modelrunner.Runner, error) {
 	_, err := modelrunner.Split(ckpt.Config, modelrunner.Shard{Size: ranks})
 	if err != nil {
 		return nil, errors.Join(err, ckpt.Close())

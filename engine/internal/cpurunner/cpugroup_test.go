@@ -108,9 +108,17 @@ func TestGroupShapes(t *testing.T) {
 		{"as many KV heads as heads", fixtures.Spec{Heads: 4, KVHeads: 4, DType: fixtures.F32}, []int{2, 4}},
 		{"one KV head, on every rank", fixtures.Spec{Heads: 4, KVHeads: 1}, []int{2, 4}},
 		{"KV heads copied on some", fixtures.Spec{Heads: 8, KVHeads: 2, HeadDim: 8}, []int{2, 4, 8}},
-		{"three ranks", fixtures.Spec{Hidden: 96, Heads: 6, KVHeads: 3, Intermediate: 90, DType: fixtures.F16}, []int{3, 6}},
+		{
+			"three ranks",
+			fixtures.Spec{Hidden: 96, Heads: 6, KVHeads: 3, Intermediate: 90, DType: fixtures.F16},
+			[]int{3, 6},
+		},
 		{"biases", fixtures.Spec{Bias: true}, []int{2, 4}},
-		{"Qwen2's biases, tied", fixtures.Spec{Architecture: fixtures.Qwen2, Tied: true, DType: fixtures.F32}, []int{2, 4}},
+		{
+			"Qwen2's biases, tied",
+			fixtures.Spec{Architecture: fixtures.Qwen2, Tied: true, DType: fixtures.F32},
+			[]int{2, 4},
+		},
 		{"Qwen3's norms and biases", fixtures.Spec{Architecture: fixtures.Qwen3, HeadDim: 24, Bias: true}, []int{2, 4}},
 		{"a window", fixtures.Spec{Architecture: fixtures.Mistral, SlidingWindow: 9}, []int{2, 4}},
 		{"a vocabulary that no number divides", fixtures.Spec{Vocab: 251, Tied: true}, []int{2, 4}},
@@ -178,7 +186,8 @@ func TestGroupLedger(t *testing.T) {
 	whole := ledger.ByOwner(one.Holdings())
 	const (
 		layers, d, heads, kv, inner, vocab = 4, 64, 64, 32, 128, 512
-		split                              = 4 * (layers*(2*d*heads+2*d*kv+3*d*inner) + d*vocab) // bytes that are shared out
+		// bytes that are shared out
+		split = 4 * (layers*(2*d*heads+2*d*kv+3*d*inner) + d*vocab)
 	)
 	for i, c := range cpusOf(r) {
 		require.Equal(t, map[string]int64{
@@ -207,7 +216,8 @@ func TestGroupIsRefused(t *testing.T) {
 	_, err := NewGroup(openCheckpoint(t, tiny), 3, Options{Ledger: l}, nil)
 	var e *modelrunner.SplitError
 	require.ErrorAs(t, err, &e)
-	require.EqualError(t, err, "modelrunner: 3 devices cannot share the model: num_attention_heads is 4 (possible: 1, 2 or 4)")
+	require.EqualError(t, err,
+		"modelrunner: 3 devices cannot share the model: num_attention_heads is 4 (possible: 1, 2 or 4)")
 	require.Zero(t, l.Peak())
 }
 

@@ -176,5 +176,8 @@ func (r *Runner) check(b *modelrunner.Batch) error {
 	case r.kv == nil:
 		return fmt.Errorf("there is no KV cache: AllocateKV comes before, Close after Execute")
 	}
-	return b.Check(modelrunner.Limits{Tokens: r.work.tokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks, BlockSize: r.options.BlockSize})
+	return b.Check(modelrunner.Limits{
+		Tokens: r.work.tokens, Vocab: r.VocabSize, Positions: r.rope.positions,
+		Blocks: r.blocks, BlockSize: r.options.BlockSize,
+	})
 }

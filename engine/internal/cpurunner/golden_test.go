@@ -119,7 +119,8 @@ func TestLogits(t *testing.T) {
 					want := g.tensor(t, fmt.Sprintf("p%d.logits", i))
 					most = max(most, worst(t, whole[len(whole)-len(want):], want))
 					for _, chunk := range chunks {
-						require.True(t, slices.Equal(whole, d.logits(p.IDs, chunk)), "prompt %d in chunks of %d", i, chunk)
+						require.True(t, slices.Equal(whole, d.logits(p.IDs, chunk)), "prompt %d in chunks of %d", i,
+							chunk)
 					}
 				}
 				t.Logf("largest error %.2g", most)
@@ -151,7 +152,8 @@ func TestGreedy(t *testing.T) {
 				}
 				all.add(p.IDs, greedy)
 			}
-			all.run(11, len(g.Prompts[0].Greedy)) // prompts of different lengths in chunks: prefill and decode rows are mixed
+			// prompts of different lengths in chunks: prefill and decode rows are mixed
+			all.run(11, len(g.Prompts[0].Greedy))
 			for i, s := range all.seqs {
 				require.Equal(t, g.Prompts[i].Greedy, s.Output, "prompt %d in the batch", i)
 			}
@@ -188,7 +190,10 @@ func TestProcessors(t *testing.T) {
 	g := readGolden(t, dir)
 	r := open(t, dir, Options{}, 32)
 	for _, c := range g.Processors {
-		p := sample.Params{RepetitionPenalty: c.KW.Repetition, NoRepeatNGram: c.KW.NGram, MinTokens: c.KW.MinNew, Logprobs: -1}
+		p := sample.Params{
+			RepetitionPenalty: c.KW.Repetition, NoRepeatNGram: c.KW.NGram, MinTokens: c.KW.MinNew,
+			Logprobs: -1,
+		}
 		if c.KW.MinNew > 0 {
 			p.StopIDs = []int32{c.KW.EOS}
 		}

@@ -95,7 +95,10 @@ func (r *Runner) adopt(ckpt *checkpoint.Checkpoint) {
 func (f *files) enter(l *ledger.Ledger, device string) {
 	_ = f.strike(l) // its own ids, which are live
 	for _, m := range f.ckpt.Mappings() {
-		f.ids = append(f.ids, l.Add(ledger.Holding{Owner: "weights", Kind: "file", Device: device, Bytes: m.Bytes - f.others[m.File], Addr: m.Addr}))
+		f.ids = append(f.ids, l.Add(ledger.Holding{
+			Owner: "weights", Kind: "file", Device: device,
+			Bytes: m.Bytes - f.others[m.File], Addr: m.Addr,
+		}))
 	}
 }
 

@@ -24,7 +24,11 @@ func TestArguments(t *testing.T) {
 	declared := declaredArguments(t)
 	_, v := stubDevice(t)
 	launched := map[string]string{}
-	for _, s := range []fixtures.Spec{{DType: fixtures.F32}, {DType: fixtures.F16}, {Hidden: 128, Heads: 4, KVHeads: 2, HeadDim: 64}} {
+	for _, s := range []fixtures.Spec{
+		{DType: fixtures.F32},
+		{DType: fixtures.F16},
+		{Hidden: 128, Heads: 4, KVHeads: 2, HeadDim: 64},
+	} {
 		r, err := openDir(t, v, fixtures.Checkpoint(t, s), Options{Fast: true})
 		require.NoError(t, err)
 		require.NoError(t, r.AllocateKV(100))
@@ -64,7 +68,10 @@ func TestArguments(t *testing.T) {
 		kinds[strings.TrimRight(kind, "0123456789")] = true
 		require.Equal(t, declared[name], sizes, name)
 	}
-	for _, kind := range []string{"attend", "prefill", "rope", "gemv", "skinny", "gemm", "wgmma", "norm", "embed", "race", "winner", "sift"} {
+	for _, kind := range []string{
+		"attend", "prefill", "rope", "gemv", "skinny", "gemm", "wgmma", "norm", "embed",
+		"race", "winner", "sift",
+	} {
 		require.True(t, kinds[kind], "%s was launched: %v", kind, kinds)
 	}
 }
@@ -74,7 +81,8 @@ func TestArguments(t *testing.T) {
 // parameter's ordinal at byte 4 and its size in the upper 14 bits of the word at byte 8.
 func parameters(t *testing.T, cubin []byte) map[string]string {
 	cubin = slices.Clone(cubin)
-	binary.LittleEndian.PutUint32(cubin[20:], uint32(elf.EV_CURRENT)) // e_version, where NVIDIA has a version of its own
+	// e_version, where NVIDIA has a version of its own
+	binary.LittleEndian.PutUint32(cubin[20:], uint32(elf.EV_CURRENT))
 	f, err := elf.NewFile(bytes.NewReader(cubin))
 	require.NoError(t, err)
 	out := map[string]string{}

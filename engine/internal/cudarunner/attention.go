@@ -17,7 +17,8 @@ func (r *Runner) heads(s *step, i, parts int) []any {
 	size := int64(r.options.BlockSize)
 	return []any{
 		w.ptr(w.qkv), parts, int64(s.tokens * l.qkv.rows), l.qkv.rows, r.at(l.qkv.bias), r.at(l.qNorm), r.at(l.kNorm), float32(r.RMSNormEps), r.rope.cos(),
-		r.rope.sin(), r.NumHeads, r.NumKVHeads, r.HeadDim, k, v, r.options.BlockSize, r.headPad, (int64(1)<<40 + size - 1) / size, s.in.positions, s.in.slots,
+		r.rope.sin(), r.NumHeads, r.NumKVHeads, r.HeadDim, k, v, r.options.BlockSize, r.headPad, (int64(1)<<40 +
+			size - 1) / size, s.in.positions, s.in.slots,
 	}
 }
 
@@ -62,7 +63,8 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 			queries = w.ptr(w.q)
 		}
 		args := append(heads, queries, r.queryScale(), s.tokens)
-		if err := r.run("rope_"+kv, cuda.Dim{X: (s.tokens + 3) / 4, Y: (r.NumHeads + 2*r.NumKVHeads + 3) / 4}, 128, 0, args...); err != nil {
+		if err := r.run("rope_"+kv, cuda.Dim{X: (s.tokens + 3) / 4, Y: (r.NumHeads + 2*r.NumKVHeads + 3) / 4}, 128, 0,
+			args...); err != nil {
 			return err
 		}
 		if r.tiled() {
@@ -82,9 +84,11 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 		warps = 8
 	}
 	shared := 4 * ((together+2+warps*together)*r.headPad + warps*together*2)
-	args := append(heads, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i), float32(1/math.Sqrt(float64(r.HeadDim))), fused,
+	args := append(heads, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i),
+		float32(1/math.Sqrt(float64(r.HeadDim))), fused,
 		w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb, w.ptr(w.partial), w.ptr(w.done))
-	return r.run("attend_"+kv+"_"+lanes+"_"+name, cuda.Dim{X: s.tokens, Y: r.NumKVHeads * groups, Z: s.splits}, 32*warps, shared, args...)
+	return r.run("attend_"+kv+"_"+lanes+"_"+name, cuda.Dim{X: s.tokens, Y: r.NumKVHeads * groups, Z: s.splits},
+		32*warps, shared, args...)
 }
 
 // prefill attends with queries in work.q; keys and values are in the cache.
@@ -96,7 +100,8 @@ func (r *Runner) prefill(s *step, i int, out output) error {
 	if r.HeadDim == 64 && r.NumHeads/r.NumKVHeads%2 == 0 { // two heads share what they read of keys and values
 		name, together = "prefill_64_2", 2
 	}
-	return r.run(name, cuda.Dim{X: s.tiles, Y: r.NumHeads / together}, 128, 4*tileRows*(2*r.HeadDim+16), w.ptr(w.q), r.NumHeads, r.NumKVHeads, k, v,
+	return r.run(name, cuda.Dim{X: s.tiles, Y: r.NumHeads / together}, 128, 4*tileRows*(2*r.HeadDim+16), w.ptr(w.q),
+		r.NumHeads, r.NumKVHeads, k, v,
 		r.options.BlockSize, (int64(1)<<40+size-1)/size, s.in.positions, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i), s.in.tiles, w.ptr(out.at), out.plane,
 		out.mode, int(r.weight), out.kb)
 }

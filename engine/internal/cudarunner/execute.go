@@ -166,7 +166,8 @@ func (r *Runner) fetch(s *step, rows []wanted) error {
 			if err := r.hostLogits(); err != nil {
 				return err
 			}
-			if err := w.memory.CopyToAsync(r.logits, int64(i)*bytes, w.logits+int64(i)*bytes, bytes, r.stream); err != nil {
+			if err := w.memory.CopyToAsync(r.logits, int64(i)*bytes, w.logits+int64(i)*bytes, bytes,
+				r.stream); err != nil {
 				return err
 			}
 		}

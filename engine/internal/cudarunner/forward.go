@@ -40,7 +40,8 @@ func (r *Runner) forward(s *step) error {
 	w := &r.work
 	r.kernels.apart = s.tokens > apartRows
 	defer func() { r.kernels.apart = false }()
-	if err := r.run("embed_"+r.weight.String(), cuda.Dim{X: s.tokens}, 256, 0, r.at(r.embed.at), s.in.tokens, w.ptr(w.x), r.embed.kb()); err != nil {
+	if err := r.run("embed_"+r.weight.String(), cuda.Dim{X: s.tokens}, 256, 0, r.at(r.embed.at), s.in.tokens,
+		w.ptr(w.x), r.embed.kb()); err != nil {
 		return err
 	}
 	for i := range r.layers {
@@ -120,7 +121,8 @@ func (r *Runner) layerOfMany(s *step, i int) error {
 	if err := r.normalize(s, l.postNorm, s.tokens, 0, w.h, mode); err != nil {
 		return err
 	}
-	if _, err := r.product(l.gateUp, w.h, mode, s.tokens, 0, 0, silu, output{w.mlp.at, w.mlp.plane, mode, w.mlp.kb}); err != nil {
+	if _, err := r.product(l.gateUp, w.h, mode, s.tokens, 0, 0, silu,
+		output{w.mlp.at, w.mlp.plane, mode, w.mlp.kb}); err != nil {
 		return err
 	}
 	return r.addProduct(s, l.down, w.mlp, mode)
@@ -160,7 +162,8 @@ func (r *Runner) gemv(m matrix, x, norm int64, out cuda.DevicePtr, mode int, wit
 	if norm != 0 {
 		shared *= 2
 	}
-	return r.run(name, cuda.Dim{X: min(groups, r.kernels.gemvBlocks*r.kernels.sms)}, threads, shared, r.at(m.at), r.work.ptr(x), r.at(norm), r.HiddenSize,
+	return r.run(name, cuda.Dim{X: min(groups, r.kernels.gemvBlocks*r.kernels.sms)}, threads, shared, r.at(m.at),
+		r.work.ptr(x), r.at(norm), r.HiddenSize,
 		float32(r.RMSNormEps), r.at(bias), out, mode, m.rows, m.kb())
 }
 
@@ -178,7 +181,8 @@ func (r *Runner) normalize(s *step, weight int64, n int, rows cuda.DevicePtr, ou
 	if n >= 8*r.kernels.sms { // a warp a row
 		name, blocks = "norms_", (n+7)/8
 	}
-	err := r.run(name+r.weight.String(), cuda.Dim{X: blocks}, 256, 0, w.ptr(w.x), rows, w.ptr(w.y), s.pending, int64(s.tokens*w.h.kb*32), r.at(s.bias), r.at(weight),
+	err := r.run(name+r.weight.String(), cuda.Dim{X: blocks}, 256, 0, w.ptr(w.x), rows, w.ptr(w.y), s.pending,
+		int64(s.tokens*w.h.kb*32), r.at(s.bias), r.at(weight),
 		w.ptr(out.at), out.plane, mode, r.HiddenSize, w.h.kb, float32(r.RMSNormEps), n)
 	s.pending, s.bias = 0, 0
 	return err
@@ -252,13 +256,16 @@ func (r *Runner) wgmmaLaunch(m matrix, tokens, parts int, kind string) (name str
 	}
 	tiles := ((tokens+127)/128 + cluster - 1) / cluster * ((m.rows + rows - 1) / rows) * parts
 	return fmt.Sprintf("wgmma%d_%s%s", rows, kind, r.weight), cuda.Launch{
-		Grid: cuda.Dim{X: cluster * min(tiles, r.kernels.sms/cluster)}, Block: cuda.Dim{X: 384}, Shared: 4*(16<<10+rows*128) + 8*rows*16 + 4*2*8,
+		Grid: cuda.Dim{X: cluster * min(tiles,
+			r.kernels.sms/cluster)}, Block: cuda.Dim{X: 384}, Shared: 4*(16<<10+rows*128) + 8*rows*16 + 4*2*8,
 		Cluster: cuda.Dim{X: cluster},
 	}
 }
 
 // product multiplies rows with a matrix; it returns the number of parts that it left in out.
-func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.DevicePtr, ld, what int, act output) (int, error) {
+func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.DevicePtr, ld, what int, act output) (int,
+	error,
+) {
 	w, parts := &r.work, 1
 	if what == store && out != r.logitsAt() {
 		parts = r.splits(m, tokens)
@@ -285,19 +292,22 @@ func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.Device
 		if mode == split {
 			name += "_split"
 		}
-		return parts, r.run(name+"_"+r.weight.String(), cuda.Dim{X: (m.rows + 16*warps - 1) / (16 * warps), Y: parts}, 256, 0, r.at(m.at), w.ptr(x.at), x.plane,
+		return parts, r.run(name+"_"+r.weight.String(), cuda.Dim{X: (m.rows + 16*warps - 1) / (16 * warps), Y: parts},
+			256, 0, r.at(m.at), w.ptr(x.at), x.plane,
 			out, stride, what, w.ptr(act.at), act.plane, act.mode, act.kb, r.at(bias), tokens, m.rows, ld, m.kb(), warps)
 	}
 	if r.wgmma(m, tokens) {
 		name, l := r.wgmmaLaunch(m, tokens, parts, "")
-		return parts, r.kernels.launch(r.stream, name, l, w.ptr(x.at), r.at(m.at), out, stride, what, w.ptr(act.at), act.kb, r.at(bias), tokens, m.rows, ld, m.kb(), parts)
+		return parts, r.kernels.launch(r.stream, name, l, w.ptr(x.at), r.at(m.at), out, stride, what, w.ptr(act.at),
+			act.kb, r.at(bias), tokens, m.rows, ld, m.kb(), parts)
 	}
 	tile, threads, shared := 128, 128, 3*32<<10
 	if r.weight == f32 {
 		tile, threads, shared = 64, 256, 2*16*65*4
 	}
 	blocks := (tokens + tile - 1) / tile * ((m.rows + tile - 1) / tile)
-	return parts, r.run("gemm_"+r.weight.String(), cuda.Dim{X: blocks, Y: parts}, threads, shared, w.ptr(x.at), r.at(m.at), x.plane, planes, out, stride, what,
+	return parts, r.run("gemm_"+r.weight.String(), cuda.Dim{X: blocks, Y: parts}, threads, shared, w.ptr(x.at),
+		r.at(m.at), x.plane, planes, out, stride, what,
 		w.ptr(act.at), act.plane, act.mode, act.kb, r.at(bias), tokens, m.rows, ld, m.kb())
 }
 
@@ -330,5 +340,6 @@ func (r *Runner) draw(s *step, n int) error {
 		return r.sift(s, n)
 	}
 	// The tokens go to host memory: a copy would take 6 µs.
-	return r.run("race", cuda.Dim{X: raceShares, Y: n}, 256, 0, w.ptr(w.logits), s.in.draws, w.ptr(w.best), w.ptr(w.done), r.in.tokens.Ptr(), r.VocabSize)
+	return r.run("race", cuda.Dim{X: raceShares, Y: n}, 256, 0, w.ptr(w.logits), s.in.draws, w.ptr(w.best),
+		w.ptr(w.done), r.in.tokens.Ptr(), r.VocabSize)
 }

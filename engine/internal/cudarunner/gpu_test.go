@@ -232,20 +232,52 @@ func shapes() []shape {
 		{"bf16", fixtures.Spec{}, exact},
 		{"f16", fixtures.Spec{DType: fixtures.F16}, exact},
 		{"a vocabulary that is a multiple of nothing", fixtures.Spec{Vocab: 1009}, exact},
-		{"head size 96, 7 query heads a KV head", fixtures.Spec{Hidden: 136, Heads: 7, KVHeads: 1, HeadDim: 96, Intermediate: 200}, exact},
-		{"head size 80, 5 query heads a KV head", fixtures.Spec{Hidden: 100, Heads: 10, KVHeads: 2, HeadDim: 80, Intermediate: 140}, exact},
-		{"head size 128, 8 query heads a KV head", fixtures.Spec{Hidden: 256, Heads: 8, KVHeads: 1, HeadDim: 128}, exact},
+		{"head size 96, 7 query heads a KV head", fixtures.Spec{
+			Hidden: 136, Heads: 7, KVHeads: 1, HeadDim: 96,
+			Intermediate: 200,
+		}, exact},
+		{"head size 80, 5 query heads a KV head", fixtures.Spec{
+			Hidden: 100, Heads: 10, KVHeads: 2, HeadDim: 80,
+			Intermediate: 140,
+		}, exact},
+		{
+			"head size 128, 8 query heads a KV head",
+			fixtures.Spec{Hidden: 256, Heads: 8, KVHeads: 1, HeadDim: 128},
+			exact,
+		},
 		{"head size 64, 3 query heads a KV head", fixtures.Spec{Hidden: 96, Heads: 6, KVHeads: 2, HeadDim: 64}, exact},
 		{"head size 256", fixtures.Spec{Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 256}, exact},
-		{"head size 2, every size odd", fixtures.Spec{Hidden: 37, Heads: 3, KVHeads: 3, HeadDim: 2, Intermediate: 51, Vocab: 301}, exact},
-		{"head size 10, f32, every size odd", fixtures.Spec{Hidden: 37, Heads: 3, KVHeads: 1, HeadDim: 10, Intermediate: 51, Vocab: 301, DType: fixtures.F32}, exact},
-		{"biases everywhere, f16", fixtures.Spec{Hidden: 72, Heads: 4, KVHeads: 2, HeadDim: 18, Intermediate: 90, Bias: true, DType: fixtures.F16}, exact},
-		{"biases everywhere, tied", fixtures.Spec{Hidden: 72, Heads: 4, KVHeads: 4, HeadDim: 18, Intermediate: 90, Bias: true, Tied: true}, exact},
+		{"head size 2, every size odd", fixtures.Spec{
+			Hidden: 37, Heads: 3, KVHeads: 3, HeadDim: 2, Intermediate: 51,
+			Vocab: 301,
+		}, exact},
+		{"head size 10, f32, every size odd", fixtures.Spec{
+			Hidden: 37, Heads: 3, KVHeads: 1, HeadDim: 10,
+			Intermediate: 51, Vocab: 301, DType: fixtures.F32,
+		}, exact},
+		{"biases everywhere, f16", fixtures.Spec{
+			Hidden: 72, Heads: 4, KVHeads: 2, HeadDim: 18, Intermediate: 90,
+			Bias: true, DType: fixtures.F16,
+		}, exact},
+		{"biases everywhere, tied", fixtures.Spec{
+			Hidden: 72, Heads: 4, KVHeads: 4, HeadDim: 18, Intermediate: 90,
+			Bias: true, Tied: true,
+		}, exact},
 		{"a window of 5", fixtures.Spec{Architecture: fixtures.Mistral, SlidingWindow: 5}, exact},
 		{"Qwen2, window", fixtures.Spec{Architecture: fixtures.Qwen2, SlidingWindow: 33, DType: fixtures.F32}, exact},
-		{"Qwen3: norms of q and k, biases", fixtures.Spec{Architecture: fixtures.Qwen3, Bias: true, HeadDim: 24}, exact},
-		{"llama3's rope", fixtures.Spec{RopeScaling: fixtures.RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPositions: 64}}, exact},
-		{"wide: rows longer than a block's registers", fixtures.Spec{Hidden: 8448, Heads: 4, KVHeads: 2, HeadDim: 16, Intermediate: 64, Layers: 1}, exact},
+		{
+			"Qwen3: norms of q and k, biases",
+			fixtures.Spec{Architecture: fixtures.Qwen3, Bias: true, HeadDim: 24},
+			exact,
+		},
+		{"llama3's rope", fixtures.Spec{RopeScaling: fixtures.RopeScaling{
+			Factor: 8, LowFreqFactor: 1,
+			HighFreqFactor: 4, OriginalMaxPositions: 64,
+		}}, exact},
+		{"wide: rows longer than a block's registers", fixtures.Spec{
+			Hidden: 8448, Heads: 4, KVHeads: 2, HeadDim: 16,
+			Intermediate: 64, Layers: 1,
+		}, exact},
 	}
 }
 
@@ -323,12 +355,27 @@ func TestFast(t *testing.T) {
 	gpu(t)
 	for _, s := range []shape{
 		{"head size 64", fixtures.Spec{Hidden: 128, Heads: 4, KVHeads: 2, HeadDim: 64, DType: fixtures.F16}, 0.06},
-		{"head size 64, a window of 70", fixtures.Spec{Architecture: fixtures.Mistral, SlidingWindow: 70, Hidden: 128, Heads: 4, HeadDim: 64, DType: fixtures.F16}, 0.06},
-		{"head size 80, 5 query heads a KV head", fixtures.Spec{Hidden: 100, Heads: 10, KVHeads: 2, HeadDim: 80, Intermediate: 140, DType: fixtures.F16}, 0.06},
-		{"head size 96, biases", fixtures.Spec{Hidden: 136, Heads: 7, KVHeads: 7, HeadDim: 96, Intermediate: 200, Bias: true, DType: fixtures.F16}, 0.06},
+		{"head size 64, a window of 70", fixtures.Spec{
+			Architecture: fixtures.Mistral, SlidingWindow: 70, Hidden: 128,
+			Heads: 4, HeadDim: 64, DType: fixtures.F16,
+		}, 0.06},
+		{"head size 80, 5 query heads a KV head", fixtures.Spec{
+			Hidden: 100, Heads: 10, KVHeads: 2, HeadDim: 80,
+			Intermediate: 140, DType: fixtures.F16,
+		}, 0.06},
+		{"head size 96, biases", fixtures.Spec{
+			Hidden: 136, Heads: 7, KVHeads: 7, HeadDim: 96, Intermediate: 200,
+			Bias: true, DType: fixtures.F16,
+		}, 0.06},
 		{"head size 128", fixtures.Spec{Hidden: 256, Heads: 8, KVHeads: 1, HeadDim: 128, DType: fixtures.F16}, 0.06},
-		{"Qwen3, head size 128", fixtures.Spec{Architecture: fixtures.Qwen3, Hidden: 160, Heads: 2, KVHeads: 2, HeadDim: 128, DType: fixtures.F16}, 0.06},
-		{"head size 18: no prefill kernel", fixtures.Spec{Hidden: 72, Heads: 4, KVHeads: 2, HeadDim: 18, Intermediate: 90, DType: fixtures.F16}, 0.06},
+		{"Qwen3, head size 128", fixtures.Spec{
+			Architecture: fixtures.Qwen3, Hidden: 160, Heads: 2, KVHeads: 2,
+			HeadDim: 128, DType: fixtures.F16,
+		}, 0.06},
+		{"head size 18: no prefill kernel", fixtures.Spec{
+			Hidden: 72, Heads: 4, KVHeads: 2, HeadDim: 18,
+			Intermediate: 90, DType: fixtures.F16,
+		}, 0.06},
 		{"bf16", fixtures.Spec{Hidden: 128, Heads: 4, KVHeads: 2, HeadDim: 64}, 0.4},
 	} {
 		t.Run(s.why, func(t *testing.T) {

@@ -35,7 +35,9 @@ const (
 //
 // In the ledger, besides what a [Runner] has: all_reduce (what the others write to), and nccl, its
 // bytes by the driver's count of free memory.
-func NewGroup(ckpt *checkpoint.Checkpoint, devices []cuda.Device, o Options, hooks func(rank int) modelrunner.Hooks) (_ modelrunner.Runner, err error) {
+func NewGroup(ckpt *checkpoint.Checkpoint, devices []cuda.Device, o Options,
+	hooks func(rank int) modelrunner.Hooks,
+) (_ modelrunner.Runner, err error) {
 	defer func() { err = errors.Join(err, ckpt.Close()) }() // after a panic too
 	if _, err := modelrunner.Split(ckpt.Config, modelrunner.Shard{Size: len(devices)}); err != nil {
 		return nil, err

@@ -105,9 +105,18 @@ func shardable(t *testing.T, n int) []groupModel {
 	odd := []shape{
 		{"one KV head on both", fixtures.Spec{Heads: 8, KVHeads: 1, HeadDim: 16, Bias: true}, 0},
 		{"tied, an odd vocabulary", fixtures.Spec{Heads: 4, KVHeads: 2, Vocab: 1001, Tied: true}, 0},
-		{"tied, shares begin on a panel", fixtures.Spec{Heads: 4, KVHeads: 2, Vocab: 512, Tied: true, DType: fixtures.F16}, 0},
-		{"shares of odd sizes", fixtures.Spec{Hidden: 38, Heads: 2, KVHeads: 2, HeadDim: 10, Intermediate: 50, Vocab: 301, Bias: true}, 0},
-		{"rows of several messages on one device", fixtures.Spec{Hidden: 8448, Heads: 4, KVHeads: 2, HeadDim: 16, Intermediate: 64, Layers: 1}, 0},
+		{"tied, shares begin on a panel", fixtures.Spec{
+			Heads: 4, KVHeads: 2, Vocab: 512, Tied: true,
+			DType: fixtures.F16,
+		}, 0},
+		{"shares of odd sizes", fixtures.Spec{
+			Hidden: 38, Heads: 2, KVHeads: 2, HeadDim: 10, Intermediate: 50,
+			Vocab: 301, Bias: true,
+		}, 0},
+		{"rows of several messages on one device", fixtures.Spec{
+			Hidden: 8448, Heads: 4, KVHeads: 2, HeadDim: 16,
+			Intermediate: 64, Layers: 1,
+		}, 0},
 	}
 	var models []groupModel
 	for _, s := range append(odd, shapes()...) {

@@ -80,7 +80,8 @@ func (m *groupMeasurement) open(n int, o Options) modelrunner.Runner {
 	took := time.Since(began)
 	require.NoError(m.t, r.AllocateKV(4096))
 	by := ledger.ByOwner(r.Holdings())
-	m.line("%d GPUs %s: opened in %.3f s; all_reduce %s, nccl %s, weights %s, both together", n, o.AllReduce, took.Seconds(),
+	m.line("%d GPUs %s: opened in %.3f s; all_reduce %s, nccl %s, weights %s, both together", n, o.AllReduce,
+		took.Seconds(),
 		ledger.FormatBytes(by[mailboxOwner]), ledger.FormatBytes(by["nccl"]), ledger.FormatBytes(by[weights]))
 	return r
 }
@@ -103,7 +104,8 @@ func (m *groupMeasurement) steps(name string, r modelrunner.Runner) {
 			return nil
 		}))
 		step := median(times)
-		m.line("%s: decode of %d: %.3f ms a step (least %.3f), %.0f tok/s", name, n, step.Seconds()*1e3, times[0].Seconds()*1e3, float64(n)/step.Seconds())
+		m.line("%s: decode of %d: %.3f ms a step (least %.3f), %.0f tok/s", name, n, step.Seconds()*1e3,
+			times[0].Seconds()*1e3, float64(n)/step.Seconds())
 	}
 	for _, chunk := range []int{4, 32} { // sequences of 512 in a step
 		var times []time.Duration
@@ -116,7 +118,8 @@ func (m *groupMeasurement) steps(name string, r modelrunner.Runner) {
 			times = append(times, time.Since(began))
 		}
 		pass := median(times)
-		m.line("%s: prefill of 32 x 512, %d tokens a step: %.1f ms (least %.1f), %.0f k tok/s", name, chunk*512, pass.Seconds()*1e3, times[0].Seconds()*1e3, 16384/pass.Seconds()/1e3)
+		m.line("%s: prefill of 32 x 512, %d tokens a step: %.1f ms (least %.1f), %.0f k tok/s", name, chunk*512,
+			pass.Seconds()*1e3, times[0].Seconds()*1e3, 16384/pass.Seconds()/1e3)
 	}
 }
 
@@ -192,7 +195,8 @@ func timeReduce(r *Runner, floats, inGraph, launches int) (time.Duration, error)
 	var times []time.Duration
 	for range launches {
 		// the first graph lets the two ranks meet, the second one is timed
-		if err := errors.Join(x.Launch(r.stream), a.Record(r.stream), x.Launch(r.stream), b.Record(r.stream), r.stream.Synchronize()); err != nil {
+		if err := errors.Join(x.Launch(r.stream), a.Record(r.stream), x.Launch(r.stream), b.Record(r.stream),
+			r.stream.Synchronize()); err != nil {
 			return 0, err
 		}
 		t, err := b.Since(a)

@@ -99,7 +99,10 @@ func TestGroupLifeOnStub(t *testing.T) {
 // TestGroupShares: each rank holds its part of the weights only.
 func TestGroupShares(t *testing.T) {
 	s, vs := stubDevices(t, 2)
-	dir := fixtures.Checkpoint(t, fixtures.Spec{Hidden: 256, Heads: 8, KVHeads: 2, HeadDim: 64, Intermediate: 1024, Layers: 4, Vocab: 256})
+	dir := fixtures.Checkpoint(t, fixtures.Spec{
+		Hidden: 256, Heads: 8, KVHeads: 2, HeadDim: 64, Intermediate: 1024,
+		Layers: 4, Vocab: 256,
+	})
 	l := ledger.New(false)
 	one, err := openDir(t, vs[0], dir, Options{Ledger: l})
 	require.NoError(t, err)
@@ -125,7 +128,8 @@ func TestGroupRefusals(t *testing.T) {
 	l := ledger.New(false)
 	_, err := openGroup(t, vs[:1], dir, Options{Ledger: l, PTX: true})
 	require.ErrorContains(t, err, "a group of 1 devices, want 2 to 8")
-	_, err = openGroup(t, vs, fixtures.Checkpoint(t, fixtures.Spec{Heads: 4, KVHeads: 4}), Options{Ledger: l, PTX: true})
+	_, err = openGroup(t, vs, fixtures.Checkpoint(t, fixtures.Spec{Heads: 4, KVHeads: 4}),
+		Options{Ledger: l, PTX: true})
 	var split *modelrunner.SplitError
 	require.ErrorAs(t, err, &split)
 	require.Equal(t, "num_attention_heads", split.Field)
@@ -195,7 +199,8 @@ func TestGroupHalfBuilt(t *testing.T) {
 			if _, isNCCL := errors.AsType[*NCCLError](err); !isNCCL {
 				require.ErrorIs(t, err, cuda.Code(c.code), "%s %d", c.call, nth)
 			} else {
-				require.ErrorContains(t, err, "ncclAllReduce: NCCL error 5: invalid usage: the stand-in has no more to say")
+				require.ErrorContains(t, err,
+					"ncclAllReduce: NCCL error 5: invalid usage: the stand-in has no more to say")
 			}
 			clearOf(t, s, l, 2, "%s %d: %v", c.call, nth, err)
 		}
@@ -271,17 +276,20 @@ func TestGroupHooks(t *testing.T) {
 	s, vs := stubDevices(t, 2)
 	l, planted := ledger.New(false), errors.New("planted")
 	calls := make(chan int, 2)
-	g, err := openGroup(t, vs, fixtures.Bundled(), Options{Ledger: l, PTX: true, Hooks: modelrunner.Hooks{Forward: func() error {
-		select {
-		case n := <-calls:
-			if n == 1 {
-				return planted
+	g, err := openGroup(t, vs, fixtures.Bundled(), Options{
+		Ledger: l, PTX: true,
+		Hooks: modelrunner.Hooks{Forward: func() error {
+			select {
+			case n := <-calls:
+				if n == 1 {
+					return planted
+				}
+				panic(planted)
+			default:
+				return nil
 			}
-			panic(planted)
-		default:
-			return nil
-		}
-	}}})
+		}},
+	})
 	require.NoError(t, err)
 	require.NoError(t, g.AllocateKV(16))
 	b := batchOf(1, 0, 3)
@@ -319,7 +327,9 @@ func TestWaitError(t *testing.T) {
 	var waited *WaitError
 	require.ErrorAs(t, err, &waited)
 	require.Equal(t, 1, waited.Rank)
-	require.ErrorContains(t, err, fmt.Sprintf("rank 0 (cuda:%s): cudarunner: waited 3s in an all-reduce for rank 1 (cuda:%s)", vs[0].UUID, vs[1].UUID))
+	require.ErrorContains(t, err,
+		fmt.Sprintf("rank 0 (cuda:%s): cudarunner: waited 3s in an all-reduce for rank 1 (cuda:%s)", vs[0].UUID,
+			vs[1].UUID))
 	require.NoError(t, g.Close())
 	clearOf(t, s, l, 2)
 }

@@ -24,7 +24,8 @@ func hostKernels(t *testing.T) (run func(name string, x, y uint32, args unsafe.P
 		t.Skip("the sources of the kernels are not here")
 	}
 	lib := filepath.Join(t.TempDir(), "host.so")
-	out, err := exec.Command("c++", "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-w", "-U_FORTIFY_SOURCE", "-I../../../cuda/kernels", "testdata/host.cpp", "-o", lib).CombinedOutput()
+	out, err := exec.Command("c++", "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-w",
+		"-U_FORTIFY_SOURCE", "-I../../../cuda/kernels", "testdata/host.cpp", "-o", lib).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	h, err := purego.Dlopen(lib, purego.RTLD_NOW)
 	require.NoError(t, err)
@@ -34,7 +35,9 @@ func hostKernels(t *testing.T) (run func(name string, x, y uint32, args unsafe.P
 
 // onHostKernels makes a runner on the stand-in for libcuda launch the sampler's kernels on the
 // host.
-func onHostKernels(t *testing.T, v cuda.Device, vocab int, run func(name string, x, y uint32, args unsafe.Pointer) int32) *Runner {
+func onHostKernels(t *testing.T, v cuda.Device, vocab int,
+	run func(name string, x, y uint32, args unsafe.Pointer) int32,
+) *Runner {
 	t.Helper()
 	r, err := openDir(t, v, siftModel(t, vocab), Options{})
 	require.NoError(t, err)

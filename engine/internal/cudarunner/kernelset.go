@@ -22,8 +22,10 @@ type kernelSet struct {
 	gemvBlocks int // of a product of one row, per SM
 	gemvWide   int // column blocks from which such a product takes 16 warps a block, when there are few blocks
 
-	launched map[string]string                                                       // for tests: sizes of the arguments in bits, by kernel
-	around   func(name string, grid cuda.Dim, args []any, launch func() error) error // for tests: what happens instead of a launch
+	// for tests: sizes of the arguments in bits, by kernel
+	launched map[string]string
+	// for tests: what happens instead of a launch
+	around func(name string, grid cuda.Dim, args []any, launch func() error) error
 }
 
 // defaultShared is the dynamic shared memory that needs no opting in.
@@ -33,7 +35,8 @@ func loadKernels(w *cuda.Worker, ptx bool) (*kernelSet, error) {
 	d := w.Device()
 	name, image, err := kernels.Image(d.Major, d.Minor)
 	driver, _ := d.Driver().Version()
-	if ptx = ptx || driver < 12; err == nil && ptx { // older drivers know neither the machine code of CUDA 12 nor clusters
+	// older drivers know neither the machine code of CUDA 12 nor clusters
+	if ptx = ptx || driver < 12; err == nil && ptx {
 		name, image, err = kernels.PTX()
 	}
 	if err != nil {

@@ -65,7 +65,8 @@ func (r *Runner) copyKV(block int32, host []byte, toHost bool) error {
 	defer c.life.RUnlock()
 	n := r.KVBytesPerBlock()
 	if uint(block) >= uint(c.blocks) || int64(len(host)) != n {
-		return fmt.Errorf("cudarunner: copy of KV block %d to or from %d bytes: the KV cache has %d blocks of %d bytes", block, len(host), c.blocks, n)
+		return fmt.Errorf("cudarunner: copy of KV block %d to or from %d bytes: the KV cache has %d blocks of %d bytes",
+			block, len(host), c.blocks, n)
 	}
 	if c.worker == nil {
 		return errors.New("cudarunner: copy of a KV block while the runner falls asleep")
@@ -143,7 +144,10 @@ func (c *copier) open(r *Runner) (err error) {
 			return err
 		}
 	}
-	c.worker, err = cuda.NewWorker(r.options.Device, cuda.Config{Name: r.worker.Name() + " copies", Ledger: r.options.Ledger, Stacks: r.options.Stacks})
+	c.worker, err = cuda.NewWorker(r.options.Device, cuda.Config{
+		Name:   r.worker.Name() + " copies",
+		Ledger: r.options.Ledger, Stacks: r.options.Stacks,
+	})
 	if err != nil {
 		return err
 	}

@@ -98,8 +98,10 @@ func livesOf(t *testing.T, kind string) {
 		return text
 	}
 	fmt.Printf("Go %-8s %3d lives of %s: RSS %+7.1f KiB/life (%+.1f after malloc_trim:%s); malloc in use %+.1f, from the system %+.1f, arenas %d to %d; Go's runtime:%s\n",
-		kind, n, took.Round(time.Millisecond), per(after.resident, before.resident), per(after.trimmed, before.trimmed), each(after.by, before.by),
-		per(after.inUse, before.inUse), per(after.fromSystem, before.fromSystem), before.arenas, after.arenas, each(after.inGo, before.inGo))
+		kind, n, took.Round(time.Millisecond), per(after.resident, before.resident), per(after.trimmed,
+			before.trimmed), each(after.by, before.by),
+		per(after.inUse, before.inUse), per(after.fromSystem,
+			before.fromSystem), before.arenas, after.arenas, each(after.inGo, before.inGo))
 }
 
 // life is a worker with the first this many things.
@@ -245,7 +247,8 @@ func mallocInfo(t *testing.T) (inUse, fromSystem int64, arenas int) {
 		return f
 	}
 	path, mode := append([]byte(filepath.Join(t.TempDir(), "malloc")), 0), []byte("w\x00")
-	file, _, _ := purego.SyscallN(function("fopen"), uintptr(unsafe.Pointer(&path[0])), uintptr(unsafe.Pointer(&mode[0])))
+	file, _, _ := purego.SyscallN(function("fopen"), uintptr(unsafe.Pointer(&path[0])),
+		uintptr(unsafe.Pointer(&mode[0])))
 	require.NotZero(t, file)
 	purego.SyscallN(function("malloc_info"), 0, file)
 	purego.SyscallN(function("fclose"), file)

@@ -194,9 +194,11 @@ func (s *loader) pack(r *Runner, c chunk) error {
 	k := r.kernels
 	var err error
 	if r.weight == f32 {
-		err = k.run(r.stream, "pack32", cuda.Dim{X: (c.n*c.to.cols + 255) / 256}, 256, 0, src, dst, c.first, c.n, c.to.cols, c.to.kb(), c.step, c.base, int(typeOf(c.src.DType)))
+		err = k.run(r.stream, "pack32", cuda.Dim{X: (c.n*c.to.cols + 255) / 256}, 256, 0, src, dst, c.first, c.n,
+			c.to.cols, c.to.kb(), c.step, c.base, int(typeOf(c.src.DType)))
 	} else {
-		err = k.run(r.stream, "pack16", cuda.Dim{X: (c.n*c.to.kb()*4 + 255) / 256}, 256, 0, src, dst, c.first, c.n, c.to.cols, c.to.kb(), c.step, c.base)
+		err = k.run(r.stream, "pack16", cuda.Dim{X: (c.n*c.to.kb()*4 + 255) / 256}, 256, 0, src, dst, c.first, c.n,
+			c.to.cols, c.to.kb(), c.step, c.base)
 	}
 	if err != nil {
 		return err

@@ -71,7 +71,10 @@ func (n *ncclLibrary) call(name string, fn uintptr, args ...uintptr) error {
 	if code == 0 {
 		return nil
 	}
-	return &NCCLError{Call: name, Code: code, Text: text(dynlib.Call(n.errorString, []uintptr{uintptr(code)})), More: text(dynlib.Call(n.lastError, []uintptr{0}))}
+	return &NCCLError{
+		Call: name, Code: code, Text: text(dynlib.Call(n.errorString, []uintptr{uintptr(code)})),
+		More: text(dynlib.Call(n.lastError, []uintptr{0})),
+	}
 }
 
 // text is a C string.
@@ -128,7 +131,10 @@ func (l *link) openNCCL() error {
 		if err == nil {
 			bytes = max(before[i]-after[i], 0)
 		}
-		held := r.options.Ledger.Add(ledger.Holding{Owner: "nccl", Kind: "communicator", Device: r.options.Device.UUID, Bytes: bytes, Addr: handles[i]})
+		held := r.options.Ledger.Add(ledger.Holding{
+			Owner: "nccl", Kind: "communicator", Device: r.options.Device.UUID,
+			Bytes: bytes, Addr: handles[i],
+		})
 		leave := sync.OnceFunc(c.done.Done)
 		r.parts.Add(modelrunner.Part{Owner: "nccl", Bytes: bytes, Stays: 2, Release: func() error {
 			leave()
@@ -167,7 +173,8 @@ func (n *ncclLibrary) open(runners []*Runner) ([]uintptr, error) {
 	pin.Pin(&handles[0])
 	pin.Pin(&devices[0])
 	return handles, onThread(func() error {
-		return n.call("ncclCommInitAll", n.initAll, uintptr(unsafe.Pointer(&handles[0])), uintptr(len(runners)), uintptr(unsafe.Pointer(&devices[0])))
+		return n.call("ncclCommInitAll", n.initAll, uintptr(unsafe.Pointer(&handles[0])), uintptr(len(runners)),
+			uintptr(unsafe.Pointer(&devices[0])))
 	})
 }
 
@@ -274,5 +281,6 @@ func (c *communicators) sum(r *Runner, p cuda.DevicePtr, n int) error {
 	if err := c.usable(); err != nil {
 		return err
 	}
-	return c.lib.call("ncclAllReduce", c.lib.allReduce, uintptr(p), uintptr(p), uintptr(n), float32s, sum, one.handle.Load(), r.stream.Handle())
+	return c.lib.call("ncclAllReduce", c.lib.allReduce, uintptr(p), uintptr(p), uintptr(n), float32s, sum,
+		one.handle.Load(), r.stream.Handle())
 }

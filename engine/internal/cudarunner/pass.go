@@ -20,7 +20,10 @@ func passesOf(b *modelrunner.Batch, most int) []pass {
 	var passes []pass
 	for at := 0; at < len(b.Tokens); at += most {
 		end := min(at+most, len(b.Tokens))
-		p := pass{Batch: modelrunner.Batch{Tokens: b.Tokens[at:end], Positions: b.Positions[at:end], Slots: b.Slots[at:end]}}
+		p := pass{Batch: modelrunner.Batch{
+			Tokens: b.Tokens[at:end], Positions: b.Positions[at:end],
+			Slots: b.Slots[at:end],
+		}}
 		for i, s := range b.Seqs {
 			from, to := max(s.Start, at), min(s.Start+s.Len, end)
 			if from >= to {

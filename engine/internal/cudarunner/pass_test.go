@@ -13,8 +13,17 @@ import (
 // every pass is a good batch, and the results come back to where they belong.
 func TestPasses(t *testing.T) {
 	b := &modelrunner.Batch{}
-	for i, s := range []struct{ context, rows, targets int }{{10, 7, 3}, {1, 1, 0}, {25, 25, 25}, {4, 1, 1}, {9, 9, 4}} {
-		q := modelrunner.Seq{Start: len(b.Tokens), Len: s.rows, Context: s.context, Blocks: []int32{int32(2 * i), int32(2*i + 1)}, Sampler: &sample.State{}, PromptLogprobs: 2}
+	for i, s := range []struct{ context, rows, targets int }{
+		{10, 7, 3},
+		{1, 1, 0},
+		{25, 25, 25},
+		{4, 1, 1},
+		{9, 9, 4},
+	} {
+		q := modelrunner.Seq{
+			Start: len(b.Tokens), Len: s.rows, Context: s.context,
+			Blocks: []int32{int32(2 * i), int32(2*i + 1)}, Sampler: &sample.State{}, PromptLogprobs: 2,
+		}
 		for j := range s.targets {
 			q.Targets = append(q.Targets, int32(100*i+j))
 		}
@@ -49,7 +58,8 @@ func TestPasses(t *testing.T) {
 		for i, s := range b.Seqs {
 			require.Equal(t, b.Tokens[s.Start+s.Len-1], out[i].Token, "passes of %d: sequence %d", most, i)
 			for j, target := range s.Targets {
-				require.Equal(t, []sample.Logprob{{Token: target}}, out[i].PromptLogprobs[j], "passes of %d: target %d of sequence %d", most, j, i)
+				require.Equal(t, []sample.Logprob{{Token: target}}, out[i].PromptLogprobs[j],
+					"passes of %d: target %d of sequence %d", most, j, i)
 			}
 		}
 	}

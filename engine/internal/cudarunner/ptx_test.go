@@ -25,10 +25,21 @@ func TestPTX(t *testing.T) {
 		shape
 		fast bool
 	}{
-		{shape{"f32, every size odd", fixtures.Spec{Hidden: 37, Heads: 3, KVHeads: 1, HeadDim: 10, Intermediate: 51, Vocab: 301, DType: fixtures.F32}, 1e-3}, false},
+		{shape{"f32, every size odd", fixtures.Spec{
+			Hidden: 37, Heads: 3, KVHeads: 1, HeadDim: 10, Intermediate: 51,
+			Vocab: 301, DType: fixtures.F32,
+		}, 1e-3}, false},
 		{shape{"bf16", fixtures.Spec{}, 1e-3}, false},
-		{shape{"f16, biases everywhere", fixtures.Spec{Hidden: 72, Heads: 4, KVHeads: 2, HeadDim: 18, Intermediate: 90, Bias: true, DType: fixtures.F16}, 1e-3}, false},
-		{shape{"f16, head size 128, as large models are computed", fixtures.Spec{Hidden: 256, Heads: 8, KVHeads: 1, HeadDim: 128, DType: fixtures.F16}, 0.06}, true}, // as in TestFast
+		{shape{"f16, biases everywhere", fixtures.Spec{
+			Hidden: 72, Heads: 4, KVHeads: 2, HeadDim: 18, Intermediate: 90,
+			Bias: true, DType: fixtures.F16,
+		}, 1e-3}, false},
+		// as in TestFast
+		{shape{
+			"f16, head size 128, as large models are computed",
+			fixtures.Spec{Hidden: 256, Heads: 8, KVHeads: 1, HeadDim: 128, DType: fixtures.F16},
+			0.06,
+		}, true},
 	} {
 		t.Run(s.why, func(t *testing.T) {
 			dir := fixtures.Checkpoint(t, s.Spec)
@@ -84,7 +95,8 @@ func TestPTXLoad(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for _, name := range []string{"gemm_bf16", "prefill_128", "embed_f32"} { // drivers may compile when a function is asked for
+		// drivers may compile when a function is asked for
+		for _, name := range []string{"gemm_bf16", "prefill_128", "embed_f32"} {
 			if _, err := k.function(name); err != nil {
 				return err
 			}

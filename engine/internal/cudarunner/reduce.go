@@ -135,7 +135,8 @@ func (r *Runner) comm() []any {
 		}
 		args = append(args, box)
 	}
-	return append(args, r.share.Rank, len(r.link.runners), r.mailbox.capacity, r.mailbox.fast, r.mailbox.state.Ptr(), r.link.patience.Nanoseconds())
+	return append(args, r.share.Rank, len(r.link.runners), r.mailbox.capacity, r.mailbox.fast, r.mailbox.state.Ptr(),
+		r.link.patience.Nanoseconds())
 }
 
 // logitsAt is where this rank's logits go: their place among all in the first rank's workspace.
@@ -167,7 +168,9 @@ func (l *link) Reset() {
 		return
 	}
 	for _, r := range l.runners {
-		if r.mailbox == nil || r.worker.Do(func() error { return r.mailbox.memory.Fill(0, r.mailbox.memory.Size(), 0, r.stream) }) != nil {
+		if r.mailbox == nil || r.worker.Do(func() error {
+			return r.mailbox.memory.Fill(0, r.mailbox.memory.Size(), 0, r.stream)
+		}) != nil {
 			return // stays broken
 		}
 	}

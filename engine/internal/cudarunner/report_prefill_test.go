@@ -24,7 +24,8 @@ func (m *measurement) prefill() {
 			times = append(times, time.Since(start))
 		}
 		t := median(times)
-		m.line("prefill of 32 x 512, %d tokens a step: %.1f ms (least %.1f), %.0f k tok/s", chunk*512, t.Seconds()*1e3, times[0].Seconds()*1e3, 16384/t.Seconds()/1e3)
+		m.line("prefill of 32 x 512, %d tokens a step: %.1f ms (least %.1f), %.0f k tok/s", chunk*512, t.Seconds()*1e3,
+			times[0].Seconds()*1e3, 16384/t.Seconds()/1e3)
 	}
 	r := m.r
 	for _, pause := range []time.Duration{0, 200 * time.Millisecond} { // its power limit holds a busy GPU back
@@ -38,7 +39,8 @@ func (m *measurement) prefill() {
 			times = append(times, time.Since(start))
 		}
 		t := median(times)
-		m.line("prefill of 32 x 512 in a step, %s between: %.1f ms (least %.1f), %.0f k tok/s", pause, t.Seconds()*1e3, times[0].Seconds()*1e3, 16384/t.Seconds()/1e3)
+		m.line("prefill of 32 x 512 in a step, %s between: %.1f ms (least %.1f), %.0f k tok/s", pause, t.Seconds()*1e3,
+			times[0].Seconds()*1e3, 16384/t.Seconds()/1e3)
 	}
 	b := batchOf(16, 0, 512) // a pass of 8192 rows
 	var s *step

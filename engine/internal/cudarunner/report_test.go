@@ -54,7 +54,8 @@ func must(err error) {
 // part runs one part; what fails is a line. ENGINETEST_GPU_PARTS, a regular expression, chooses
 // among them.
 func (m *measurement) part(name string, f func()) {
-	if only := os.Getenv("ENGINETEST_GPU_PARTS"); !slices.Contains([]string{"checkpoint", "load", "close"}, name) && !regexp.MustCompile(only).MatchString(name) {
+	if only := os.Getenv("ENGINETEST_GPU_PARTS"); !slices.Contains([]string{"checkpoint", "load", "close"}, name) &&
+		!regexp.MustCompile(only).MatchString(name) {
 		return
 	}
 	defer func() {
@@ -148,7 +149,10 @@ func (m *measurement) device(n int, f func() error) time.Duration {
 			return err
 		}
 		for range n {
-			for _, err := range []error{a.Record(r.stream), x.Launch(r.stream), b.Record(r.stream), r.stream.Synchronize()} {
+			for _, err := range []error{
+				a.Record(r.stream), x.Launch(r.stream), b.Record(r.stream),
+				r.stream.Synchronize(),
+			} {
 				if err != nil {
 					return err
 				}
@@ -198,7 +202,8 @@ func (m *measurement) matricesOf(counts ...int) {
 				if rows == 1 {
 					return r.gemv(l.gateUp, w.x, l.postNorm, w.ptr(w.mlp1), silu, true)
 				}
-				_, err := r.product(l.gateUp, w.h, mode, rows, 0, 0, silu, output{w.mlp.at, w.mlp.plane, mode, w.mlp.kb})
+				_, err := r.product(l.gateUp, w.h, mode, rows, 0, 0, silu,
+					output{w.mlp.at, w.mlp.plane, mode, w.mlp.kb})
 				return err
 			}, 16384 * 2048},
 			{"down", func(l *layer) error {
@@ -245,7 +250,8 @@ func (m *measurement) others() {
 	for _, rows := range []int{1, 32, 8192} {
 		t := m.device(10, func() error {
 			for i := range r.layers {
-				if err := r.normalize(&step{tokens: rows, pending: min(rows-1, 1)}, r.layers[i].inputNorm, rows, 0, w.h, r.mode(rows)); err != nil {
+				if err := r.normalize(&step{tokens: rows, pending: min(rows-1, 1)}, r.layers[i].inputNorm, rows, 0, w.h,
+					r.mode(rows)); err != nil {
 					return err
 				}
 			}
@@ -306,7 +312,10 @@ func (m *measurement) attention() {
 			s.splits = splits
 			t := m.device(10, func() error {
 				for i := range r.layers {
-					if err := r.attention(s, i, 1, output{r.work.attn.at, r.work.attn.plane, r.mode(c.rows), r.work.attn.kb}); err != nil {
+					if err := r.attention(s, i, 1, output{
+						r.work.attn.at, r.work.attn.plane, r.mode(c.rows),
+						r.work.attn.kb,
+					}); err != nil {
 						return err
 					}
 				}
@@ -345,7 +354,10 @@ func (m *measurement) decode(n, context, steps int) {
 	var s *step
 	must(m.r.worker.Do(func() (err error) { // the graph alone
 		r := m.r
-		s = &step{tokens: bucket(n, 64), decode: true, splits: r.attentionSplits(bucket(n, 64), context+steps), maxTable: 512}
+		s = &step{
+			tokens: bucket(n, 64), decode: true, splits: r.attentionSplits(bucket(n, 64), context+steps),
+			maxTable: 512,
+		}
 		rows := make([]wanted, n)
 		for i := range rows {
 			rows[i] = wanted{row: i, seq: i, state: last.Seqs[i].Sampler}
@@ -363,7 +375,10 @@ func (m *measurement) decode(n, context, steps int) {
 // beside the way through the host, in turns.
 func (m *measurement) sampling() {
 	const context, steps = 128, 40
-	all := sample.Params{Temperature: 0.8, TopK: 50, TopP: 0.9, RepetitionPenalty: 1.1, FrequencyPenalty: 0.1, PresencePenalty: 0.1, Logprobs: 5}
+	all := sample.Params{
+		Temperature: 0.8, TopK: 50, TopP: 0.9, RepetitionPenalty: 1.1, FrequencyPenalty: 0.1,
+		PresencePenalty: 0.1, Logprobs: 5,
+	}
 	kinds := []struct {
 		name string
 		p    sample.Params
@@ -374,7 +389,10 @@ func (m *measurement) sampling() {
 		{"top-k 50", sample.Params{Temperature: 0.8, TopK: 50, Logprobs: -1}, false},
 		{"top-p 0.9", sample.Params{Temperature: 0.8, TopP: 0.9, Logprobs: -1}, false},
 		{"top-k 50, top-p 0.9", sample.Params{Temperature: 0.8, TopK: 50, TopP: 0.9, Logprobs: -1}, false},
-		{"penalties", sample.Params{Temperature: 0.8, RepetitionPenalty: 1.1, FrequencyPenalty: 0.1, PresencePenalty: 0.1, Logprobs: -1}, false},
+		{"penalties", sample.Params{
+			Temperature: 0.8, RepetitionPenalty: 1.1, FrequencyPenalty: 0.1,
+			PresencePenalty: 0.1, Logprobs: -1,
+		}, false},
 		{"5 logprobs", sample.Params{Logprobs: 5}, false},
 		{"all of these", all, false},
 		{"top-k 50, top-p 0.9 on the host", sample.Params{Temperature: 0.8, TopK: 50, TopP: 0.9, Logprobs: -1}, true},
@@ -415,7 +433,8 @@ func (m *measurement) sampling() {
 		plain := median(times[0])
 		for k, kind := range kinds {
 			t := median(times[k])
-			line := fmt.Sprintf("sampling, batch %d, %s: %.3f ms a step (%+.1f %% of greedy)", n, kind.name, t.Seconds()*1e3, 100*(t-plain).Seconds()/plain.Seconds())
+			line := fmt.Sprintf("sampling, batch %d, %s: %.3f ms a step (%+.1f %% of greedy)", n, kind.name,
+				t.Seconds()*1e3, 100*(t-plain).Seconds()/plain.Seconds())
 			if !kind.host {
 				line += m.samplingKernels(states[k])
 			}

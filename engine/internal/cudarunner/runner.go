@@ -269,8 +269,10 @@ func (r *Runner) AllocateKV(blocks int) error {
 	if r.kv != nil {
 		return fmt.Errorf("cudarunner: AllocateKV(%d): the runner has its %d KV blocks already", blocks, r.blocks)
 	}
-	if perBlock := r.KVBytesPerBlock(); blocks <= 0 || int64(blocks) > math.MaxInt32/int64(r.options.BlockSize) || int64(blocks) > math.MaxInt/perBlock {
-		return fmt.Errorf("cudarunner: AllocateKV(%d): want a number of blocks above 0 whose slots fit in an int32", blocks)
+	if perBlock := r.KVBytesPerBlock(); blocks <= 0 || int64(blocks) > math.MaxInt32/int64(r.options.BlockSize) ||
+		int64(blocks) > math.MaxInt/perBlock {
+		return fmt.Errorf("cudarunner: AllocateKV(%d): want a number of blocks above 0 whose slots fit in an int32",
+			blocks)
 	}
 	return r.worker.Do(func() error {
 		if err := r.parts.Retry(); err != nil {
@@ -290,7 +292,9 @@ func (r *Runner) Device() string { return r.options.Device.UUID }
 
 // Holdings implements [modelrunner.Runner]. Other devices may share the ledger.
 func (r *Runner) Holdings() []ledger.Holding {
-	return slices.DeleteFunc(r.options.Ledger.Holdings(), func(h ledger.Holding) bool { return h.Device != r.options.Device.UUID })
+	return slices.DeleteFunc(r.options.Ledger.Holdings(), func(h ledger.Holding) bool {
+		return h.Device != r.options.Device.UUID
+	})
 }
 
 // Close implements [modelrunner.Runner]: it releases every part, the last acquired first, whatever

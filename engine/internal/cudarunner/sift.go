@@ -14,7 +14,9 @@ const (
 	siftBins    = 1024
 	binsBytes   = siftBins * 12
 	borderBytes = 24
-	listedMost  = 8192 // tokens with a border among them that a list has room for; when there are more, a block goes over the whole row
+	// tokens with a border among them that a list has room for; when there are more, a block goes
+	// over the whole row
+	listedMost = 8192
 )
 
 // rule is how the kernels of sift.cu treat a row; zero: not at all.
@@ -64,13 +66,17 @@ func (r *Runner) wantedOf(b *modelrunner.Batch) []wanted {
 		s := &b.Seqs[i]
 		for j := range s.Targets {
 			p := sample.Params{Logprobs: max(s.PromptLogprobs, 0)}
-			rows = append(rows, wanted{row: s.Start + j, seq: i, target: j, logprobs: max(s.PromptLogprobs, 0), host: r.options.HostSampling || p.HostOnly(r.VocabSize) != ""})
+			rows = append(rows, wanted{
+				row: s.Start + j, seq: i, target: j, logprobs: max(s.PromptLogprobs, 0),
+				host: r.options.HostSampling || p.HostOnly(r.VocabSize) != "",
+			})
 		}
 		if s.Sampler != nil {
 			p := &s.Sampler.Params
 			rows = append(rows, wanted{
 				row: s.Start + s.Len - 1, seq: i, state: s.Sampler, logprobs: p.Logprobs,
-				host: p.HostOnly(r.VocabSize) != "" || r.options.HostSampling && (p.Edits() || ruleOf(p, r.VocabSize) != rule{}),
+				host: p.HostOnly(r.VocabSize) != "" || r.options.HostSampling &&
+					(p.Edits() || ruleOf(p, r.VocabSize) != rule{}),
 			})
 		}
 	}
@@ -167,7 +173,10 @@ func (r *Runner) sift(s *step, n int) error {
 		{"sift_edit", row, []any{logits, edited, rules, s.in.edits, tops, bins, borders, found, vocab}},
 		{"sift_weigh", job, []any{logits, edited, rules, draws, tops, bins, borders, vocab}},
 		{"sift_list", job, []any{logits, edited, rules, draws, tops, borders, lists, room, vocab}},
-		{"sift_cut", cuda.Dim{X: 2 * n}, []any{logits, edited, rules, draws, tops, shares, bins, borders, lists, room, kept, found, vocab}},
+		{"sift_cut", cuda.Dim{X: 2 * n}, []any{
+			logits, edited, rules, draws, tops, shares, bins, borders, lists, room,
+			kept, found, vocab,
+		}},
 		{"sift_race", row, []any{logits, edited, rules, draws, kept, w.ptr(w.best), vocab}},
 		{"winner", cuda.Dim{X: n}, []any{w.ptr(w.best), draws, shares, w.ptr(w.tokensOut)}},
 		{"sift_rank", row, []any{logits, rules, w.ptr(w.tokensOut), found, vocab}},
@@ -190,7 +199,10 @@ func (f *found) logprobs(token int32, vocab int) []sample.Logprob {
 		listed = listed || t.id == token
 	}
 	if !listed {
-		out = append(out, sample.Logprob{Token: token, Logprob: sample.LogprobOf(f.chosen, norm), Rank: int(f.before) + 1})
+		out = append(out, sample.Logprob{
+			Token: token, Logprob: sample.LogprobOf(f.chosen, norm),
+			Rank: int(f.before) + 1,
+		})
 	}
 	return out
 }

@@ -45,14 +45,16 @@ func drawOn(tb testing.TB, r *Runner, in []drawing) []drawn {
 		if d.prompt {
 			q.Sampler, q.PromptLogprobs, q.Targets = nil, d.state.Params.Logprobs, []int32{d.target}
 		}
-		b.Tokens, b.Positions, b.Slots, b.Seqs = append(b.Tokens, 0), append(b.Positions, 0), append(b.Slots, 0), append(b.Seqs, q)
+		b.Tokens, b.Positions, b.Slots, b.Seqs = append(b.Tokens, 0), append(b.Positions, 0), append(b.Slots,
+			0), append(b.Seqs, q)
 	}
 	rows, n := r.wantedOf(b), len(in)
 	out, results := make([]drawn, n), make([]modelrunner.SeqResult, n)
 	require.NoError(tb, r.worker.Do(func() error {
 		w := &r.work
 		for i, d := range in {
-			if err := w.memory.CopyFrom(w.logits+int64(4*i*r.VocabSize), unsafe.Slice((*byte)(unsafe.Pointer(&d.row[0])), 4*len(d.row))); err != nil {
+			if err := w.memory.CopyFrom(w.logits+int64(4*i*r.VocabSize),
+				unsafe.Slice((*byte)(unsafe.Pointer(&d.row[0])), 4*len(d.row))); err != nil {
 				return err
 			}
 		}
@@ -165,8 +167,12 @@ var rowKinds = []struct {
 			return 3 * rng.NormFloat64()
 		})
 	}},
-	{"all NaN", true, func(n int, rng *rand.Rand) []float32 { return fill(n, func(int) float64 { return math.NaN() }) }},
-	{"all -Inf", true, func(n int, rng *rand.Rand) []float32 { return fill(n, func(int) float64 { return math.Inf(-1) }) }},
+	{"all NaN", true, func(n int, rng *rand.Rand) []float32 {
+		return fill(n, func(int) float64 { return math.NaN() })
+	}},
+	{"all -Inf", true, func(n int, rng *rand.Rand) []float32 {
+		return fill(n, func(int) float64 { return math.Inf(-1) })
+	}},
 	{"two +Inf", true, func(n int, rng *rand.Rand) []float32 {
 		return fill(n, func(i int) float64 {
 			if i == n/3 || i == n/2 {
@@ -219,13 +225,19 @@ func siftParams(vocab int) []sample.Params {
 		{Temperature: 1, FrequencyPenalty: 0.7},
 		{Temperature: 0.9, PresencePenalty: -0.4, TopP: 0.9},
 		{Temperature: 1, TopK: 30, RepetitionPenalty: 1.1, FrequencyPenalty: 0.2, PresencePenalty: 0.3, Logprobs: 6},
-		{Temperature: 1, LogitBias: map[int32]float32{id(3): 5, id(11): -200, id(12): 100, id(vocab - 1): 4, int32(vocab): 50}, TopP: 0.9},
+		{Temperature: 1, LogitBias: map[int32]float32{
+			id(3): 5, id(11): -200, id(12): 100, id(vocab - 1): 4,
+			int32(vocab): 50,
+		}, TopP: 0.9},
 		{Temperature: 1, LogitBias: map[int32]float32{id(2): 7}, Logprobs: 4},
 		{Temperature: 1, Allowed: []int32{id(5), id(17), id(1), id(vocab - 1), id(5)}, Logprobs: 3},
 		{Temperature: 1, Allowed: []int32{id(4), id(9)}, TopK: 3, TopP: 0.7, MinP: 0.01},
 		{Allowed: []int32{int32(vocab), -1}}, // nothing is left
 		{Allowed: []int32{}, Temperature: 1},
-		{Temperature: 1, MinTokens: 100, StopIDs: []int32{id(0), id(7)}, BadWords: [][]int32{{id(8)}, {id(1), id(9)}, {id(2), id(10)}}},
+		{
+			Temperature: 1, MinTokens: 100, StopIDs: []int32{id(0), id(7)},
+			BadWords: [][]int32{{id(8)}, {id(1), id(9)}, {id(2), id(10)}},
+		},
 		{Temperature: 1, NoRepeatNGram: 2, TopK: 10},
 		{Temperature: 1, NoRepeatNGram: 1, RepetitionPenalty: 2, TopP: 0.9, Logprobs: 2},
 	}
@@ -266,7 +278,15 @@ func siftDrawings(vocab, rounds int, seed uint64) (all []drawing) {
 // handed back to the host.
 func TestSiftAgainstHost(t *testing.T) {
 	gpu(t)
-	for _, c := range []struct{ vocab, rounds int }{{1, 2}, {2, 3}, {97, 20}, {1009, 60}, {32000, 20}, {128257, 10}, {262145, 4}} {
+	for _, c := range []struct{ vocab, rounds int }{
+		{1, 2},
+		{2, 3},
+		{97, 20},
+		{1009, 60},
+		{32000, 20},
+		{128257, 10},
+		{262145, 4},
+	} {
 		t.Run(fmt.Sprint(c.vocab), func(t *testing.T) {
 			t.Parallel()
 			r := openGPU(t, siftModel(t, c.vocab), Options{}, 4)
@@ -362,5 +382,8 @@ func indices(n int) []int {
 // siftModel is a small checkpoint with this vocabulary.
 func siftModel(tb testing.TB, vocab int) string {
 	tb.Helper()
-	return fixtures.Checkpoint(tb, fixtures.Spec{Vocab: vocab, Hidden: 16, Heads: 1, KVHeads: 1, HeadDim: 16, Intermediate: 16, Layers: 1, Tied: true})
+	return fixtures.Checkpoint(tb, fixtures.Spec{
+		Vocab: vocab, Hidden: 16, Heads: 1, KVHeads: 1, HeadDim: 16,
+		Intermediate: 16, Layers: 1, Tied: true,
+	})
 }

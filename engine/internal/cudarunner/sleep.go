@@ -26,7 +26,9 @@ func (r *Runner) FreeWeights(keep bool) error {
 // FreeKV undoes AllocateKV.
 func (r *Runner) FreeKV() error {
 	r.setKV(nil, 0)
-	return r.worker.Do(func() error { return r.parts.Release(func(p modelrunner.Part) bool { return p.Owner == kvCache }) })
+	return r.worker.Do(func() error {
+		return r.parts.Release(func(p modelrunner.Part) bool { return p.Owner == kvCache })
+	})
 }
 
 // giveBack releases the parts that which picks, as deep as a sleep goes.

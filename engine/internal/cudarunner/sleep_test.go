@@ -60,7 +60,10 @@ func openOn(t *testing.T, v cuda.Device, stub *cudatest.Stub, dir string, o Opti
 
 func device(v cuda.Device, stub *cudatest.Stub) runnertest.Device {
 	return runnertest.Device{
-		Package: "cudarunner", Dir: "../modelrunner/testdata", Owners: []string{weights, "rope", "workspace", "staging"}, Blank: stub != nil,
+		Package: "cudarunner", Dir: "../modelrunner/testdata", Owners: []string{
+			weights, "rope", "workspace",
+			"staging",
+		}, Blank: stub != nil,
 		Open: func(t *testing.T, dir string, hooks modelrunner.Hooks) (runnertest.Runner, *ledger.Ledger) {
 			l := ledger.New(true)
 			return openOn(t, v, stub, dir, Options{Ledger: l, Hooks: hooks, MaxNumBatchedTokens: 64}), l
@@ -90,11 +93,17 @@ func TestWakeFailsInTheDriver(t *testing.T) {
 	s, v := stubDevice(t)
 	dir := fixtures.Checkpoint(t, fixtures.Spec{Vocab: 300, Layers: 1})
 	for _, keep := range []bool{true, false} {
-		calls := map[string]int{"cuMemAlloc_v2": 2, "cuMemHostAlloc": 2, "cuMemcpyHtoDAsync_v2": 1, "cuStreamSynchronize": 1, "cuMemsetD8Async": 1}
+		calls := map[string]int{
+			"cuMemAlloc_v2": 2, "cuMemHostAlloc": 2, "cuMemcpyHtoDAsync_v2": 1,
+			"cuStreamSynchronize": 1, "cuMemsetD8Async": 1,
+		}
 		if keep {
 			calls["cuMemHostUnregister"] = 1
 		} else { // what loading takes besides
-			maps.Copy(calls, map[string]int{"cuMemcpyHtoD_v2": 1, "cuEventCreate": 2, "cuLaunchKernel": 1, "cuMemFreeHost": 1})
+			maps.Copy(calls, map[string]int{
+				"cuMemcpyHtoD_v2": 1, "cuEventCreate": 2, "cuLaunchKernel": 1,
+				"cuMemFreeHost": 1,
+			})
 		}
 		for call, code := range calls {
 			t.Run(fmt.Sprint("keep ", keep, " ", call), func(t *testing.T) {
@@ -207,7 +216,9 @@ func TestCopiesBesideSteps(t *testing.T) {
 func TestCopyFails(t *testing.T) {
 	s, v := stubDevice(t)
 	refuse := true
-	r := openOn(t, v, s, fixtures.Bundled(), Options{Hooks: modelrunner.Hooks{Allocate: func(owner string, n int64) error {
+	r := openOn(t, v, s, fixtures.Bundled(), Options{Hooks: modelrunner.Hooks{Allocate: func(owner string,
+		n int64,
+	) error {
 		if refuse && owner == "staging" && n == slots*16*6144 {
 			return errors.New("planted")
 		}
@@ -222,7 +233,10 @@ func TestCopyFails(t *testing.T) {
 	for _, c := range []struct {
 		call string
 		code int
-	}{{"cuDevicePrimaryCtxRetain", 2}, {"cuStreamCreateWithPriority", 2}, {"cuMemHostAlloc", 2}, {"cuMemcpy2DAsync_v2", 1}, {"cuStreamSynchronize", 1}} {
+	}{{"cuDevicePrimaryCtxRetain", 2}, {"cuStreamCreateWithPriority", 2}, {"cuMemHostAlloc", 2}, {
+		"cuMemcpy2DAsync_v2",
+		1,
+	}, {"cuStreamSynchronize", 1}} {
 		s.Fail(c.call, 1, c.code)
 		require.ErrorIs(t, r.ReadKV(1, block), cuda.Code(c.code), c.call)
 		if c.call[:8] != "cuMemcpy" && c.call != "cuStreamSynchronize" {
@@ -263,7 +277,8 @@ func TestGPUSleepShowsInNVML(t *testing.T) {
 	}
 	want := runs()
 	awake, held := used(), heldBytes(r.Holdings())
-	t.Logf("NVML over the baseline: %.1f MiB awake, the ledger has %.1f MiB on the device", mib(awake-before), mib(held))
+	t.Logf("NVML over the baseline: %.1f MiB awake, the ledger has %.1f MiB on the device", mib(awake-before),
+		mib(held))
 	for _, keep := range []bool{true, false} {
 		for round := range 3 {
 			began := time.Now()
@@ -278,7 +293,8 @@ func TestGPUSleepShowsInNVML(t *testing.T) {
 			require.Equal(t, want, runs())
 			t.Logf("keep %v, round %d: Sleep %s, NVML %.1f MiB less (%.1f MiB over the baseline: context and kernels), WakeWeights %s, with AllocateKV %s",
 				keep, round, slept, mib(awake-asleep), mib(asleep-before), woke, ready)
-			require.InDelta(t, held, awake-asleep, 32<<20, "the ledger's bytes, within the driver's granularity and what graphs take")
+			require.InDelta(t, held, awake-asleep, 32<<20,
+				"the ledger's bytes, within the driver's granularity and what graphs take")
 		}
 	}
 }
@@ -331,7 +347,8 @@ func TestGPUCopySpeed(t *testing.T) {
 				wg.Wait()
 				best = min(best, time.Since(began))
 			}
-			t.Logf("%s, %d goroutines: %.1f us a block of %d KiB, %.1f GB/s", k.name, n, float64(best.Microseconds())/blocks, r.KVBytesPerBlock()>>10,
+			t.Logf("%s, %d goroutines: %.1f us a block of %d KiB, %.1f GB/s", k.name, n,
+				float64(best.Microseconds())/blocks, r.KVBytesPerBlock()>>10,
 				float64(len(host))/best.Seconds()/1e9)
 		}
 	}

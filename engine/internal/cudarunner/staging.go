@@ -102,7 +102,10 @@ func place(memory []int32, base cuda.DevicePtr, n sizes) (in inputs, at addresse
 // device. Rows beyond the batch's are empty: position -1.
 func (r *Runner) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTable int) (addresses, error) {
 	rules, edits := r.rules(b, rows)
-	n := sizes{tokens: tokens, rows: max(len(rows), tokens), seqs: seqs, tiles: tilesOf(b), maxTable: maxTable, edits: len(edits)}
+	n := sizes{
+		tokens: tokens, rows: max(len(rows), tokens), seqs: seqs, tiles: tilesOf(b), maxTable: maxTable,
+		edits: len(edits),
+	}
 	if rules != nil {
 		n.rules = n.rows
 	}

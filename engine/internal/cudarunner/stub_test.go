@@ -48,7 +48,9 @@ func openDir(t *testing.T, v cuda.Device, dir string, o Options) (*Runner, error
 func TestLifeOnStub(t *testing.T) {
 	for _, ptx := range []bool{true, false} {
 		for _, onThread := range []bool{false, true} {
-			t.Run(fmt.Sprintf("PTX %v, on the thread %v", ptx, onThread), func(t *testing.T) { lifeOnStub(t, ptx, onThread) })
+			t.Run(fmt.Sprintf("PTX %v, on the thread %v", ptx, onThread), func(t *testing.T) {
+				lifeOnStub(t, ptx, onThread)
+			})
 		}
 	}
 }
@@ -207,16 +209,18 @@ func TestBadBatches(t *testing.T) {
 	require.ErrorContains(t, err, "there is no KV cache")
 	require.NoError(t, r.AllocateKV(4))
 	for want, change := range map[string]func(b *modelrunner.Batch){
-		"no tokens":               func(b *modelrunner.Batch) { *b = modelrunner.Batch{} },
-		"room for 8":              func(b *modelrunner.Batch) { b.Tokens = make([]int32, 9) },
-		"1 positions":             func(b *modelrunner.Batch) { b.Positions = b.Positions[:1] },
-		"token -1 in row 1":       func(b *modelrunner.Batch) { b.Tokens[1] = -1 },
-		"position 100000 in row":  func(b *modelrunner.Batch) { b.Positions[1] = 100000 },
-		"slot 64 in row 1":        func(b *modelrunner.Batch) { b.Slots[1] = 64 },
-		"has rows [1, 3) of 2":    func(b *modelrunner.Batch) { b.Seqs[0].Start = 1 },
-		"context 3":               func(b *modelrunner.Batch) { b.Seqs[0].Context = 3 },
-		"block 4, the KV cache":   func(b *modelrunner.Batch) { b.Seqs[0].Blocks = []int32{4} },
-		"the sequences have 1":    func(b *modelrunner.Batch) { b.Seqs[0].Len, b.Seqs[0].Context, b.Positions[0] = 1, 1, 0 },
+		"no tokens":              func(b *modelrunner.Batch) { *b = modelrunner.Batch{} },
+		"room for 8":             func(b *modelrunner.Batch) { b.Tokens = make([]int32, 9) },
+		"1 positions":            func(b *modelrunner.Batch) { b.Positions = b.Positions[:1] },
+		"token -1 in row 1":      func(b *modelrunner.Batch) { b.Tokens[1] = -1 },
+		"position 100000 in row": func(b *modelrunner.Batch) { b.Positions[1] = 100000 },
+		"slot 64 in row 1":       func(b *modelrunner.Batch) { b.Slots[1] = 64 },
+		"has rows [1, 3) of 2":   func(b *modelrunner.Batch) { b.Seqs[0].Start = 1 },
+		"context 3":              func(b *modelrunner.Batch) { b.Seqs[0].Context = 3 },
+		"block 4, the KV cache":  func(b *modelrunner.Batch) { b.Seqs[0].Blocks = []int32{4} },
+		"the sequences have 1": func(b *modelrunner.Batch) {
+			b.Seqs[0].Len, b.Seqs[0].Context, b.Positions[0] = 1, 1, 0
+		},
 		"3 prompt targets in 2 r": func(b *modelrunner.Batch) { b.Seqs[0].Targets = make([]int32, 3) },
 	} {
 		_, err := r.Execute(batch(change))

@@ -141,7 +141,10 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*mod
 		b.rows(m.lmHead, "lm_head.weight", c.VocabSize, share.Vocab, 8, 0)
 	}
 	if b.err == nil && c.HeadDim > maxHeadDim {
-		b.err = &checkpoint.Error{File: ckpt.Dir, Reason: "head_dim is too large for the CUDA device", Got: fmt.Sprint(c.HeadDim), Want: fmt.Sprintf("at most %d", maxHeadDim)}
+		b.err = &checkpoint.Error{
+			File: ckpt.Dir, Reason: "head_dim is too large for the CUDA device",
+			Got: fmt.Sprint(c.HeadDim), Want: fmt.Sprintf("at most %d", maxHeadDim),
+		}
 	}
 	m.weight = b.weight
 	m.precise = whole < small && !fast
@@ -180,7 +183,10 @@ func (b *binder) layer(l *layer, c *checkpoint.Config, share modelrunner.Share, 
 		of   int
 		take modelrunner.Range
 		base int
-	}{{"q_proj", c.NumHeads * d, heads, 0}, {"k_proj", c.NumKVHeads * d, kvHeads, q}, {"v_proj", c.NumKVHeads * d, kvHeads, q + kv}} {
+	}{{"q_proj", c.NumHeads * d, heads, 0}, {"k_proj", c.NumKVHeads * d, kvHeads, q}, {
+		"v_proj", c.NumKVHeads * d,
+		kvHeads, q + kv,
+	}} {
 		b.rows(l.qkv, at+"self_attn."+p.name+".weight", p.of, p.take, 8, p.base)
 		if c.QKVBias {
 			b.bias(&l.qkv, at+"self_attn."+p.name+".bias", p.of, p.take, 8, p.base)
@@ -225,7 +231,10 @@ func (b *binder) take(n int64) int64 {
 
 // matrix takes memory for a matrix; rows and columns are padded.
 func (b *binder) matrix(rows, cols int) matrix {
-	return matrix{at: b.take(int64(roundUp(rows, panelRows)) * int64(roundUp(cols, 32)) * b.size()), rows: rows, cols: cols}
+	return matrix{
+		at: b.take(int64(roundUp(rows, panelRows)) * int64(roundUp(cols, 32)) * b.size()), rows: rows,
+		cols: cols,
+	}
 }
 
 // panelRows is how many rows of a matrix lie together: see device.h.

@@ -36,7 +36,8 @@ type workspace struct {
 	partial, done   int64    // of split attention
 	best, tokensOut int64    // of the draw; tokens only from sift.cu, which reads them again
 
-	edited                                  int64 // [logitRows, VocabSize] float32: logits of rows with penalties and the like
+	// [logitRows, VocabSize] float32: logits of rows with penalties and the like
+	edited                                  int64
 	tops, bins, borders, lists, kept, found int64 // of sift.cu
 	room                                    int   // tokens in a list
 }

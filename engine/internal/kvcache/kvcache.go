@@ -34,8 +34,10 @@ type block struct {
 // The zero value is empty.
 type Table struct {
 	blocks []int32
-	hashes []Hash // of the sequence's full blocks, as far as they were needed; they outlive Free, since the tokens do not change
-	known  int    // leading blocks that were offered to the prefix cache
+	// of the sequence's full blocks, as far as they were needed; they outlive Free, since the
+	// tokens do not change
+	hashes []Hash
+	known  int // leading blocks that were offered to the prefix cache
 }
 
 // Blocks is the table itself: valid until the next call for this Table, not to be changed.
@@ -72,7 +74,10 @@ type Cache struct {
 // New tracks a cache of this many blocks of blockSize tokens; without prefix nothing is
 // shared.
 func New(blocks, blockSize int, prefix bool) *Cache {
-	c := &Cache{blockSize: blockSize, prefix: prefix, blocks: make([]block, blocks), head: none, tail: none, index: map[Hash]int32{}}
+	c := &Cache{
+		blockSize: blockSize, prefix: prefix, blocks: make([]block, blocks), head: none, tail: none,
+		index: map[Hash]int32{},
+	}
 	for i := range c.blocks {
 		c.blocks[i].same = none
 		c.pushBack(int32(i))
@@ -88,7 +93,10 @@ func (c *Cache) Capacity() int { return len(c.blocks) * c.blockSize }
 
 // Stats returns the counters.
 func (c *Cache) Stats() Stats {
-	return Stats{Blocks: len(c.blocks), Used: len(c.blocks) - c.free, Cached: c.cached, Queries: c.queries, Hits: c.hits}
+	return Stats{
+		Blocks: len(c.blocks), Used: len(c.blocks) - c.free, Cached: c.cached, Queries: c.queries,
+		Hits: c.hits,
+	}
 }
 
 // Admit starts a sequence with an empty table: it takes the blocks of the longest cached prefix of

@@ -102,7 +102,8 @@ func TestReuseOrder(t *testing.T) {
 	require.True(t, c.Grow(&x, 2))
 	assert.Equal(t, []int32{open}, x.Blocks(), "a block without a prefix is reused first")
 	require.True(t, c.Grow(&x, 4))
-	assert.Equal(t, 2, run(t, c, &Table{}, ids(4, 0)), "of the least recently freed sequence the last block went, not the first")
+	assert.Equal(t, 2, run(t, c, &Table{}, ids(4, 0)),
+		"of the least recently freed sequence the last block went, not the first")
 }
 
 func TestTooFewBlocksChangesNothing(t *testing.T) {
@@ -248,7 +249,8 @@ func TestBooksBalance(t *testing.T) {
 					}
 					for i, b := range s.table.Blocks() {
 						for _, o := range users[b] { // shared only by an equal prefix, in the same place
-							if end := (i + 1) * size; o.table.Blocks()[i] != b || string32(o.tokens[:end]) != string32(s.tokens[:end]) {
+							if end := (i + 1) * size; o.table.Blocks()[i] != b ||
+								string32(o.tokens[:end]) != string32(s.tokens[:end]) {
 								t.Fatalf("block %d is in two tables that do not share a prefix", b)
 							}
 						}
@@ -275,7 +277,8 @@ func TestBooksBalance(t *testing.T) {
 				cached := 0
 				for b := range c.blocks {
 					if int(c.blocks[b].refs) != len(users[int32(b)])+holds[int32(b)] {
-						t.Fatalf("block %d has %d references, %d users and %d holds", b, c.blocks[b].refs, len(users[int32(b)]), holds[int32(b)])
+						t.Fatalf("block %d has %d references, %d users and %d holds", b, c.blocks[b].refs,
+							len(users[int32(b)]), holds[int32(b)])
 					}
 					if c.blocks[b].cached {
 						cached++

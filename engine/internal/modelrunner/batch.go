@@ -26,7 +26,8 @@ func (b *Batch) Check(l Limits) error {
 			return fmt.Errorf("token %d in row %d, the vocabulary has %d", id, i, l.Vocab)
 		}
 		if uint(b.Positions[i]) >= uint(l.Positions) {
-			return fmt.Errorf("position %d in row %d, the longest sequence is %d (MaxModelLen)", b.Positions[i], i, l.Positions)
+			return fmt.Errorf("position %d in row %d, the longest sequence is %d (MaxModelLen)", b.Positions[i], i,
+				l.Positions)
 		}
 		if uint(b.Slots[i]) >= uint(l.Blocks*size) {
 			return fmt.Errorf("slot %d in row %d, the KV cache has %d", b.Slots[i], i, l.Blocks*size)
@@ -35,7 +36,8 @@ func (b *Batch) Check(l Limits) error {
 	end := 0
 	for i, s := range b.Seqs {
 		if s.Start != end || s.Len <= 0 || s.Start+s.Len > n {
-			return fmt.Errorf("sequence %d has rows [%d, %d) of %d, want them to begin at %d", i, s.Start, s.Start+s.Len, n, end)
+			return fmt.Errorf("sequence %d has rows [%d, %d) of %d, want them to begin at %d", i, s.Start,
+				s.Start+s.Len, n, end)
 		}
 		end = s.Start + s.Len
 		if int(b.Positions[end-1]) != s.Context-1 || s.Context > len(s.Blocks)*size || len(s.Targets) > s.Len {

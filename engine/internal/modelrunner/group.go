@@ -83,7 +83,10 @@ type Group struct {
 // NewGroup opens a rank for each device, all at once. When one fails, the others are closed. The
 // Runner that it gives can sleep and copy KV blocks when each of its ranks is a [SleepingRank].
 func NewGroup(devices []string, link Link, open func(Shard) (Rank, error)) (Runner, error) {
-	g := &Group{devices: devices, ranks: make([]Rank, len(devices)), busy: make([]atomic.Bool, len(devices)), link: link}
+	g := &Group{
+		devices: devices, ranks: make([]Rank, len(devices)), busy: make([]atomic.Bool, len(devices)),
+		link: link,
+	}
 	sleeps := make([]bool, len(devices))
 	err := g.each(func(i int) error {
 		r, err := open(Shard{Rank: i, Size: len(devices)})
@@ -295,7 +298,8 @@ func (g *sleepingGroup) WriteKV(block int32, src []byte) error {
 func (g *sleepingGroup) copyKV(block int32, host []byte, copyPart func(r SleepingRank, part []byte) error) error {
 	n := int(g.KVBytesPerBlock())
 	if len(host) != n*len(g.ranks) {
-		return fmt.Errorf("modelrunner: copy of KV block %d to or from %d bytes: %d ranks have %d bytes each", block, len(host), len(g.ranks), n)
+		return fmt.Errorf("modelrunner: copy of KV block %d to or from %d bytes: %d ranks have %d bytes each", block,
+			len(host), len(g.ranks), n)
 	}
 	for i := range g.ranks {
 		if err := copyPart(g.rank(i), host[i*n:(i+1)*n]); err != nil {

@@ -79,7 +79,9 @@ func fakeGroup(t *testing.T, n int) (Runner, []*fakeRank, *Barrier) {
 	}
 	m := NewBarrier(n)
 	g, err := NewGroup(devices, m, func(s Shard) (Rank, error) {
-		r := &fakeRank{Shard: s, step: func() error { return m.Wait(s.Rank) }, free: int64(10 - s.Rank), fails: map[string]error{}}
+		r := &fakeRank{Shard: s, step: func() error {
+			return m.Wait(s.Rank)
+		}, free: int64(10 - s.Rank), fails: map[string]error{}}
 		ranks[s.Rank] = r
 		return r, nil
 	})
@@ -163,7 +165,12 @@ func TestGroupUndoes(t *testing.T) {
 			r.take()
 		}
 	}
-	for _, undo := range []struct{ levels, want string }{{"t", "true"}, {"f", "false"}, {"tf", "false"}, {"ft", "false"}} {
+	for _, undo := range []struct{ levels, want string }{
+		{"t", "true"},
+		{"f", "false"},
+		{"tf", "false"},
+		{"ft", "false"},
+	} {
 		for _, l := range undo.levels {
 			require.NoError(t, s.Sleep(l == 't'))
 		}
@@ -247,7 +254,9 @@ func TestGroupNamesWhoHangs(t *testing.T) {
 	require.Empty(t, busy())
 	done := make(chan error)
 	go func() { _, err := g.Execute(&Batch{}); done <- err }()
-	require.Eventually(t, func() bool { return m.Waiting(0) && m.Waiting(2) && len(busy()) == 1 }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return m.Waiting(0) && m.Waiting(2) && len(busy()) == 1
+	}, time.Second, time.Millisecond)
 	require.Equal(t, []string{"rank 1 (fake:1)"}, busy())
 	close(late)
 	require.NoError(t, <-done)

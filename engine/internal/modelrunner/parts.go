@@ -42,7 +42,8 @@ func (ps *Parts) Release(which func(Part) bool) error {
 			if err == nil {
 				continue
 			}
-			errs = append(errs, fmt.Errorf("%s: releasing %s (%s): %w", ps.Package, p.Owner, ledger.FormatBytes(p.Bytes), err))
+			errs = append(errs, fmt.Errorf("%s: releasing %s (%s): %w", ps.Package, p.Owner,
+				ledger.FormatBytes(p.Bytes), err))
 			p.stale = true
 		}
 		left = append(left, p)

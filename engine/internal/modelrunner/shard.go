@@ -53,7 +53,10 @@ func Split(c checkpoint.Config, s Shard) (Share, error) {
 		return Share{}, e
 	}
 	part := func(n int) Range { return Range{n * s.Rank / s.Size, n * (s.Rank + 1) / s.Size} }
-	out := Share{Shard: s, Config: c, Heads: part(c.NumHeads), Intermediate: part(c.IntermediateSize), Vocab: part(c.VocabSize)}
+	out := Share{
+		Shard: s, Config: c, Heads: part(c.NumHeads), Intermediate: part(c.IntermediateSize),
+		Vocab: part(c.VocabSize),
+	}
 	if out.KVHeads = part(c.NumKVHeads); s.Size > c.NumKVHeads {
 		out.KVHeads = Range{s.Rank * c.NumKVHeads / s.Size, s.Rank*c.NumKVHeads/s.Size + 1}
 	}

@@ -9,14 +9,18 @@ import (
 )
 
 func config(heads, kv, width, vocab int) checkpoint.Config {
-	return checkpoint.Config{NumHeads: heads, NumKVHeads: kv, IntermediateSize: width, VocabSize: vocab, HeadDim: 8, HiddenSize: 64, NumLayers: 2}
+	return checkpoint.Config{
+		NumHeads: heads, NumKVHeads: kv, IntermediateSize: width, VocabSize: vocab, HeadDim: 8,
+		HiddenSize: 64, NumLayers: 2,
+	}
 }
 
 // TestSplitCovers: the shares are the whole, once each; a rank's KV heads are those that its query
 // heads attend with.
 func TestSplitCovers(t *testing.T) {
 	for _, c := range []checkpoint.Config{
-		config(8, 8, 96, 100), config(8, 4, 96, 101), config(8, 2, 64, 9), config(8, 1, 64, 103), config(12, 6, 48, 100), config(6, 3, 36, 7), config(1, 1, 7, 5),
+		config(8, 8, 96, 100), config(8, 4, 96, 101), config(8, 2, 64, 9), config(8, 1, 64, 103), config(12, 6, 48,
+			100), config(6, 3, 36, 7), config(1, 1, 7, 5),
 	} {
 		for n := 1; n <= c.NumHeads; n++ {
 			if name, _ := undivided(&c, n); name != "" {
@@ -40,7 +44,8 @@ func TestSplitCovers(t *testing.T) {
 						kv[own] = true
 					}
 				}
-				require.Equal(t, []int{c.NumHeads, c.IntermediateSize, c.VocabSize, c.NumKVHeads}, []int{heads, width, vocab, len(kv)})
+				require.Equal(t, []int{c.NumHeads, c.IntermediateSize, c.VocabSize, c.NumKVHeads},
+					[]int{heads, width, vocab, len(kv)})
 			})
 		}
 	}
@@ -52,9 +57,21 @@ func TestSplitRefuses(t *testing.T) {
 		s    Shard
 		want string
 	}{
-		{config(8, 4, 96, 100), Shard{0, 3}, "3 devices cannot share the model: num_attention_heads is 8 (possible: 1, 2, 4 or 8)"},
-		{config(12, 3, 96, 100), Shard{0, 2}, "2 devices cannot share the model: num_key_value_heads is 3 (possible: 1, 3, 6 or 12)"},
-		{config(4, 4, 6, 100), Shard{0, 4}, "4 devices cannot share the model: intermediate_size is 6 (possible: 1 or 2)"},
+		{
+			config(8, 4, 96, 100),
+			Shard{0, 3},
+			"3 devices cannot share the model: num_attention_heads is 8 (possible: 1, 2, 4 or 8)",
+		},
+		{
+			config(12, 3, 96, 100),
+			Shard{0, 2},
+			"2 devices cannot share the model: num_key_value_heads is 3 (possible: 1, 3, 6 or 12)",
+		},
+		{
+			config(4, 4, 6, 100),
+			Shard{0, 4},
+			"4 devices cannot share the model: intermediate_size is 6 (possible: 1 or 2)",
+		},
 		{config(4, 4, 8, 3), Shard{0, 4}, "4 devices cannot share the model: vocab_size is 3 (possible: 1 or 2)"},
 		{config(4, 1, 9, 3), Shard{0, 2}, "2 devices cannot share the model: intermediate_size is 9 (possible: 1)"},
 		{config(8, 4, 96, 100), Shard{2, 2}, "2 devices cannot share the model: there is no rank 2 of 2"},

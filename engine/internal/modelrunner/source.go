@@ -66,7 +66,10 @@ func (s Source) same(now Source) error {
 		return &checkpoint.Error{File: s.dir, Field: "config.json", Reason: changed}
 	}
 	if len(s.files) != len(now.files) {
-		return &checkpoint.Error{File: s.dir, Reason: changed, Got: fmt.Sprint(len(now.files), " files"), Want: fmt.Sprint(len(s.files))}
+		return &checkpoint.Error{
+			File: s.dir, Reason: changed, Got: fmt.Sprint(len(now.files), " files"),
+			Want: fmt.Sprint(len(s.files)),
+		}
 	}
 	for i, was := range s.files {
 		if is := now.files[i]; is.path != was.path || is.bytes != was.bytes || !is.modified.Equal(was.modified) {

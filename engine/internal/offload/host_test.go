@@ -38,7 +38,10 @@ func newHost(t require.TestingT, blocks int) (*Host, *ledger.Ledger) {
 }
 
 func put(t require.TestingT, h *Host, i int) {
-	require.NoError(t, h.Store(context.Background(), key(i), func(dst []byte) error { copy(dst, contents(i)); return nil }))
+	require.NoError(t, h.Store(context.Background(), key(i), func(dst []byte) error {
+		copy(dst, contents(i))
+		return nil
+	}))
 }
 
 func get(h *Host, i int) ([]byte, error) {
@@ -120,7 +123,8 @@ func TestHostHasNoFile(t *testing.T) {
 	for line := range strings.Lines(string(maps)) {
 		var from, to uint64
 		if n, _ := fmt.Sscanf(line, "%x-%x", &from, &to); n == 2 && from <= at && at < to {
-			assert.Equal(t, []string{"rw-p", "00000000", "00:00", "0"}, strings.Fields(line)[1:], "private, no device, no inode, no path")
+			assert.Equal(t, []string{"rw-p", "00000000", "00:00", "0"}, strings.Fields(line)[1:],
+				"private, no device, no inode, no path")
 			return
 		}
 	}
@@ -232,10 +236,12 @@ func TestHostIndex(t *testing.T) {
 				}
 				used, capacity := h.Usage()
 				if len(seen) != slots || capacity != slots || used != ready || len(h.index) != ready+len(stores) {
-					t.Fatalf("%d slots: %d known, capacity %d, %d used, %d ready, %d in the index, %d stores", slots, len(seen), capacity, used, ready, len(h.index), len(stores))
+					t.Fatalf("%d slots: %d known, capacity %d, %d used, %d ready, %d in the index, %d stores", slots,
+						len(seen), capacity, used, ready, len(h.index), len(stores))
 				}
 				for _, f := range append(append([]*flight(nil), stores...), loads...) {
-					if e := h.index[key(f.key)]; e == nil || &h.bytes(e)[0] != &f.mem[0] || !bytes.Equal(f.mem, contents(f.key)) {
+					if e := h.index[key(f.key)]; e == nil || &h.bytes(e)[0] != &f.mem[0] ||
+						!bytes.Equal(f.mem, contents(f.key)) {
 						t.Fatalf("the block %d of a transfer was handed out", f.key)
 					}
 				}

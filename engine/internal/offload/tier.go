@@ -100,7 +100,10 @@ func (t *Tier) Store(keys []Key, blocks []int32) {
 		if t.storing[key] != nil || t.conn.Has(key) {
 			continue
 		}
-		x := &transfer{store: true, keys: []Key{key}, blocks: []int32{blocks[i]}, began: time.Now(), whole: make([]bool, 1)}
+		x := &transfer{
+			store: true, keys: []Key{key}, blocks: []int32{blocks[i]}, began: time.Now(),
+			whole: make([]bool, 1),
+		}
 		if !t.enqueue(x) {
 			return
 		}
@@ -143,7 +146,10 @@ func (t *Tier) Match(keys []Key) int {
 // gives the load up, has returned: then done is not called.
 func (t *Tier) Load(keys []Key, blocks []int32, done func(loaded int)) (giveUp func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	x := &transfer{keys: slices.Clone(keys), blocks: slices.Clone(blocks), done: done, began: time.Now(), stop: cancel, whole: make([]bool, len(keys))}
+	x := &transfer{
+		keys: slices.Clone(keys), blocks: slices.Clone(blocks), done: done, began: time.Now(), stop: cancel,
+		whole: make([]bool, len(keys)),
+	}
 	t.mu.Lock()
 	t.active = append(t.active, x)
 	t.live++

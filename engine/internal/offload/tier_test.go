@@ -74,7 +74,10 @@ type rig struct {
 
 func newRig(t *testing.T, timeout time.Duration) *rig {
 	h, l := newHost(t, 8)
-	r := &rig{t: t, cache: kvcache.New(16, 1, true), device: &device{}, conn: &faulty{Connector: h}, notify: make(chan struct{}, 1)}
+	r := &rig{
+		t: t, cache: kvcache.New(16, 1, true), device: &device{}, conn: &faulty{Connector: h},
+		notify: make(chan struct{}, 1),
+	}
 	r.Tier = NewTier(r.conn, r.cache, r.device, Options{Timeout: timeout, Notify: func() {
 		select {
 		case r.notify <- struct{}{}:
@@ -262,7 +265,10 @@ func hang(wellBehaved bool, release <-chan struct{}) func(context.Context) error
 func TestHang(t *testing.T) {
 	for _, wellBehaved := range []bool{true, false} {
 		for _, store := range []bool{true, false} {
-			t.Run(map[bool]string{true: "store", false: "load"}[store]+map[bool]string{true: ", ends with its context", false: ", deaf"}[wellBehaved], func(t *testing.T) {
+			t.Run(map[bool]string{true: "store", false: "load"}[store]+map[bool]string{
+				true:  ", ends with its context",
+				false: ", deaf",
+			}[wellBehaved], func(t *testing.T) {
 				r := newRig(t, 20*time.Millisecond)
 				release := make(chan struct{})
 				if store {
@@ -294,7 +300,8 @@ func TestHang(t *testing.T) {
 				r.device.mu.Unlock()
 				close(release)
 				r.until(func() bool { return r.Stats().Pending == 0 })
-				assert.Equal(t, before, r.device.reads+r.device.writes, "a transfer that was given up touched the device")
+				assert.Equal(t, before, r.device.reads+r.device.writes,
+					"a transfer that was given up touched the device")
 				require.NoError(t, r.Reset(t.Context()))
 				assert.NoError(t, r.Err(), "it is back in use")
 				r.conn.store, r.conn.load = nil, nil

@@ -92,7 +92,8 @@ func drawRow(row []float32, temperature float32, top int32, n noise) int32 {
 	c.enter(top, float64(row[top]/temperature), n.four(int(top / 4))[top%4])
 	for at := 0; at < len(row); at += 4 {
 		group := row[at:min(at+4, len(row))]
-		least := float32((c.best - maxGumbel - 1) * float64(temperature)) // one less than needed, for the rounding of x/temperature
+		// one less than needed, for the rounding of x/temperature
+		least := float32((c.best - maxGumbel - 1) * float64(temperature))
 		run := false
 		for _, x := range group {
 			run = run || x >= least && x > negInf

@@ -38,7 +38,8 @@ func TestDrawFormula(t *testing.T) {
 		temperature := []float32{0.1, 1, 2}[seed/3%3]
 		best, want := math.Inf(-1), int32(-1)
 		for i, x := range row {
-			r := philox([4]uint32{uint32(i / 4), 5, 0, 0}, [2]uint32{uint32(seed * 0x9e3779b97f4a7c15), uint32(seed * 0x9e3779b97f4a7c15 >> 32)})
+			r := philox([4]uint32{uint32(i / 4), 5, 0, 0},
+				[2]uint32{uint32(seed * 0x9e3779b97f4a7c15), uint32(seed * 0x9e3779b97f4a7c15 >> 32)})
 			if s := float64(x/temperature) + gumbel(r[i%4]); s > best {
 				best, want = s, int32(i)
 			}

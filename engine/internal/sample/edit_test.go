@@ -15,7 +15,8 @@ import (
 func TestIDsOutsideTheRow(t *testing.T) {
 	outside := []int32{-1, math.MinInt32, 100, 101, 10_000_000, math.MaxInt32}
 	p := Params{
-		Temperature: 1, BadWords: [][]int32{{}}, StopIDs: outside, MinTokens: 5, Allowed: append([]int32{7}, outside...),
+		Temperature: 1, BadWords: [][]int32{{}}, StopIDs: outside, MinTokens: 5, Allowed: append([]int32{7},
+			outside...),
 		LogitBias: map[int32]float32{}, RepetitionPenalty: 1.5, FrequencyPenalty: 1, PresencePenalty: 1, NoRepeatNGram: 1, Logprobs: 3,
 	}
 	for _, id := range outside {
@@ -45,8 +46,9 @@ func TestNoTokenNamesTheMask(t *testing.T) {
 	var s Sampler
 	_, _, err := s.Draw(st, row)
 	require.ErrorIs(t, err, ErrNoToken)
-	require.EqualError(t, err, "sample: no token is left to draw: of 5 tokens, allowed_token_ids masked 1, bad_words masked 1, "+
-		"min_tokens masked 1, 1 were -Inf as the model gave them, 1 are NaN")
+	require.EqualError(t, err,
+		"sample: no token is left to draw: of 5 tokens, allowed_token_ids masked 1, bad_words masked 1, "+
+			"min_tokens masked 1, 1 were -Inf as the model gave them, 1 are NaN")
 }
 
 func TestEdits(t *testing.T) {
@@ -57,22 +59,72 @@ func TestEdits(t *testing.T) {
 		want   []float32
 	}{
 		{"nothing asked", State{}, flat()},
-		{"allowed, twice the same", State{Params: Params{Allowed: []int32{2, 3, 3}}}, []float32{negInf, negInf, -1, 1, negInf, negInf}},
+		{
+			"allowed, twice the same",
+			State{Params: Params{Allowed: []int32{2, 3, 3}}},
+			[]float32{negInf, negInf, -1, 1, negInf, negInf},
+		},
 		{"a bad word of one token", State{Params: Params{BadWords: [][]int32{{3}}}}, []float32{1, 1, -1, negInf, 0, 1}},
-		{"a bad word begun", State{Params: Params{BadWords: [][]int32{{4, 0, 3}}}, Output: []int32{1, 4, 0}}, []float32{1, 1, -1, negInf, 0, 1}},
-		{"a bad word begun in the prompt only", State{Params: Params{BadWords: [][]int32{{4, 3}}}, Prompt: []int32{4}}, flat()},
-		{"a bad word longer than the output", State{Params: Params{BadWords: [][]int32{{4, 0, 3}}}, Output: []int32{0}}, flat()},
-		{"min tokens not reached", State{Params: Params{MinTokens: 2, StopIDs: []int32{5}}, Output: []int32{0}}, []float32{1, 1, -1, 1, 0, negInf}},
+		{
+			"a bad word begun",
+			State{Params: Params{BadWords: [][]int32{{4, 0, 3}}}, Output: []int32{1, 4, 0}},
+			[]float32{1, 1, -1, negInf, 0, 1},
+		},
+		{
+			"a bad word begun in the prompt only",
+			State{Params: Params{BadWords: [][]int32{{4, 3}}}, Prompt: []int32{4}},
+			flat(),
+		},
+		{
+			"a bad word longer than the output",
+			State{Params: Params{BadWords: [][]int32{{4, 0, 3}}}, Output: []int32{0}},
+			flat(),
+		},
+		{
+			"min tokens not reached",
+			State{Params: Params{MinTokens: 2, StopIDs: []int32{5}}, Output: []int32{0}},
+			[]float32{1, 1, -1, 1, 0, negInf},
+		},
 		{"min tokens reached", State{Params: Params{MinTokens: 2, StopIDs: []int32{5}}, Output: []int32{0, 0}}, flat()},
-		{"bias, clamped", State{Params: Params{LogitBias: map[int32]float32{0: 2, 1: 1e9, 2: -inf, 3: nan()}}}, []float32{3, 101, -101, 1, 0, 1}},
-		{"repetition on prompt and output, both signs", State{Params: Params{RepetitionPenalty: 2}, Prompt: []int32{0, 2}, Output: []int32{1, 4}}, []float32{0.5, 0.5, -2, 1, 0, 1}},
-		{"frequency on output only", State{Params: Params{FrequencyPenalty: 0.5}, Prompt: []int32{0}, Output: []int32{1, 1, 3}}, []float32{1, 0, -1, 0.5, 0, 1}},
-		{"presence on output only", State{Params: Params{PresencePenalty: -0.5}, Prompt: []int32{0}, Output: []int32{1, 1, 3}}, []float32{1, 1.5, -1, 1.5, 0, 1}},
-		{"repetition first, then the others", State{Params: Params{RepetitionPenalty: 2, FrequencyPenalty: 0.5, PresencePenalty: 0.25}, Output: []int32{0, 0}}, []float32{0.5 - 1 - 0.25, 1, -1, 1, 0, 1}},
-		{"bias first, then penalties", State{Params: Params{RepetitionPenalty: 2, LogitBias: map[int32]float32{2: 4, 0: -2}}, Prompt: []int32{0, 2}}, []float32{-2, 1, 1.5, 1, 0, 1}},
+		{
+			"bias, clamped",
+			State{Params: Params{LogitBias: map[int32]float32{0: 2, 1: 1e9, 2: -inf, 3: nan()}}},
+			[]float32{3, 101, -101, 1, 0, 1},
+		},
+		{
+			"repetition on prompt and output, both signs",
+			State{Params: Params{RepetitionPenalty: 2}, Prompt: []int32{0, 2}, Output: []int32{1, 4}},
+			[]float32{
+				0.5,
+				0.5, -2, 1, 0, 1,
+			},
+		},
+		{"frequency on output only", State{
+			Params: Params{FrequencyPenalty: 0.5}, Prompt: []int32{0},
+			Output: []int32{1, 1, 3},
+		}, []float32{1, 0, -1, 0.5, 0, 1}},
+		{"presence on output only", State{
+			Params: Params{PresencePenalty: -0.5}, Prompt: []int32{0},
+			Output: []int32{1, 1, 3},
+		}, []float32{1, 1.5, -1, 1.5, 0, 1}},
+		{"repetition first, then the others", State{Params: Params{
+			RepetitionPenalty: 2, FrequencyPenalty: 0.5,
+			PresencePenalty: 0.25,
+		}, Output: []int32{0, 0}}, []float32{0.5 - 1 - 0.25, 1, -1, 1, 0, 1}},
+		{"bias first, then penalties", State{Params: Params{
+			RepetitionPenalty: 2,
+			LogitBias:         map[int32]float32{2: 4, 0: -2},
+		}, Prompt: []int32{0, 2}}, []float32{-2, 1, 1.5, 1, 0, 1}},
 		{"a mask survives bias and penalties", State{Params: Params{Allowed: []int32{0}, LogitBias: map[int32]float32{1: 100}, RepetitionPenalty: 0.5}, Prompt: []int32{1}}, []float32{1, negInf, negInf, negInf, negInf, negInf}},
-		{"2-grams over prompt and output", State{Params: Params{NoRepeatNGram: 2}, Prompt: []int32{0, 3, 0}, Output: []int32{5, 0}}, []float32{1, 1, -1, negInf, 0, negInf}},
-		{"1-grams ban all of the text", State{Params: Params{NoRepeatNGram: 1}, Prompt: []int32{0}, Output: []int32{5}}, []float32{negInf, 1, -1, 1, 0, negInf}},
+		{"2-grams over prompt and output", State{
+			Params: Params{NoRepeatNGram: 2}, Prompt: []int32{0, 3, 0},
+			Output: []int32{5, 0},
+		}, []float32{1, 1, -1, negInf, 0, negInf}},
+		{
+			"1-grams ban all of the text",
+			State{Params: Params{NoRepeatNGram: 1}, Prompt: []int32{0}, Output: []int32{5}},
+			[]float32{negInf, 1, -1, 1, 0, negInf},
+		},
 		{"text shorter than the n-gram", State{Params: Params{NoRepeatNGram: 4}, Prompt: []int32{0, 1}}, flat()},
 	} {
 		t.Run(c.reason, func(t *testing.T) {

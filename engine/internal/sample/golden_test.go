@@ -28,7 +28,9 @@ func TestHuggingFaceChains(t *testing.T) {
 	for _, c := range golden.Cases {
 		t.Run(c.Key, func(t *testing.T) {
 			rows, vocab := 4, 512
-			topP := slices.ContainsFunc(c.Chain, func(link []json.RawMessage) bool { return string(link[0]) == `"top_p"` })
+			topP := slices.ContainsFunc(c.Chain, func(link []json.RawMessage) bool {
+				return string(link[0]) == `"top_p"`
+			})
 			in, want, probs := f.f32(c.Input), f.f32(c.Key), f.f32(c.Key+".probs")
 			require.Len(t, in, rows*vocab)
 			for r := range rows {
@@ -42,7 +44,8 @@ func TestHuggingFaceChains(t *testing.T) {
 					apply(t, name, args, row, history)
 				}
 				require.Equal(t, c.Kept[r], possible(row), "row %d: tokens kept", r)
-				if topP && (c.Input == "in.ties" || c.Input == "in.flat") { // which of several equal logits is kept is the sort's affair
+				// which of several equal logits is kept is the sort's affair
+				if topP && (c.Input == "in.ties" || c.Input == "in.flat") {
 					compare(t, &worst, sorted(row), sorted(want[r*vocab:(r+1)*vocab]))
 					continue
 				}
@@ -83,7 +86,9 @@ func apply(t *testing.T, name string, args map[string]float64, row []float32, hi
 		floor := u.kthLargest(row, min(int(args["k"]), possible(row)))
 		u.topK(int(args["k"]))
 		for i, x := range row { // the heap and the selection agree
-			require.Equal(t, x >= floor && x > negInf, slices.ContainsFunc(u.items, func(t item) bool { return int(t.id) == i }))
+			require.Equal(t, x >= floor && x > negInf, slices.ContainsFunc(u.items, func(t item) bool {
+				return int(t.id) == i
+			}))
 		}
 	case "top_p":
 		u.topP(args["p"])

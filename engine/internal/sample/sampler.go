@@ -62,7 +62,8 @@ func (s *Sampler) Draw(st *State, row []float32) (int32, []Logprob, error) {
 
 // Edits reports whether a processor changes the row.
 func (p *Params) Edits() bool {
-	return p.Allowed != nil || len(p.BadWords) > 0 || p.MinTokens > 0 || len(p.LogitBias) > 0 || p.penalizes() || p.NoRepeatNGram > 0
+	return p.Allowed != nil || len(p.BadWords) > 0 || p.MinTokens > 0 || len(p.LogitBias) > 0 || p.penalizes() ||
+		p.NoRepeatNGram > 0
 }
 
 func (p *Params) penalizes() bool {

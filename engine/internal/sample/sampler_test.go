@@ -116,7 +116,10 @@ func TestLogprobsAreRaw(t *testing.T) {
 	}
 	slices.SortStableFunc(order, func(a, b int32) int { return cmp.Compare(row[b], row[a]) })
 	last := order[len(order)-1]
-	p := Params{Temperature: 0.5, TopK: 3, Allowed: []int32{last}, LogitBias: map[int32]float32{last: 100}, RepetitionPenalty: 3}
+	p := Params{
+		Temperature: 0.5, TopK: 3, Allowed: []int32{last}, LogitBias: map[int32]float32{last: 100},
+		RepetitionPenalty: 3,
+	}
 	for _, k := range []int{0, 1, 5, 280, 300} {
 		p.Logprobs = k
 		var s Sampler

@@ -38,8 +38,10 @@ var someValue = rapid.Custom(func(t *rapid.T) everything { return draw(t, 2) })
 
 func draw(t *rapid.T, depth int) everything {
 	v := everything{
-		B: rapid.Bool().Draw(t, "B"), I: rapid.Int().Draw(t, "I"), I32: named(rapid.Int32().Draw(t, "I32")), U: uintptr(rapid.Uint64().Draw(t, "U")),
-		F: rapid.Float64().Draw(t, "F"), G: rapid.Float32().Draw(t, "G"), S: string(rapid.SliceOf(rapid.Byte()).Draw(t, "S")),
+		B: rapid.Bool().Draw(t, "B"), I: rapid.Int().Draw(t,
+			"I"), I32: named(rapid.Int32().Draw(t, "I32")), U: uintptr(rapid.Uint64().Draw(t, "U")),
+		F: rapid.Float64().Draw(t, "F"), G: rapid.Float32().Draw(t,
+			"G"), S: string(rapid.SliceOf(rapid.Byte()).Draw(t, "S")),
 		Took: time.Duration(rapid.Int64().Draw(t, "Took")),
 	}
 	some := func(name string) bool { return rapid.Bool().Draw(t, name) } // else it stays nil
@@ -142,11 +144,16 @@ func TestConn(t *testing.T) {
 		damage func([]byte) []byte
 		want   string
 	}{
-		"another version": {func(b []byte) []byte { b[4]++; return b }, "wire: a message of version 2, this side speaks 1"},
-		"cut":             {func(b []byte) []byte { return b[:7] }, "wire: a message of 6 bytes was cut: unexpected EOF"},
-		"cut head":        {func(b []byte) []byte { return b[:3] }, "unexpected EOF"},
-		"too long":        {func(b []byte) []byte { b[1] = 1; return b }, "at most 100"},
-		"no length":       {func(b []byte) []byte { b[3] = 0; return b }, "at most 100"},
+		"another version": {func(b []byte) []byte {
+			b[4]++
+			return b
+		}, "wire: a message of version 2, this side speaks 1"},
+		"cut": {func(b []byte) []byte {
+			return b[:7]
+		}, "wire: a message of 6 bytes was cut: unexpected EOF"},
+		"cut head":  {func(b []byte) []byte { return b[:3] }, "unexpected EOF"},
+		"too long":  {func(b []byte) []byte { b[1] = 1; return b }, "at most 100"},
+		"no length": {func(b []byte) []byte { b[3] = 0; return b }, "at most 100"},
 	} {
 		bad := &stream{}
 		bad.Write(row.damage(bytes.Clone(frame)))

@@ -63,7 +63,10 @@ type sequence struct {
 
 func newSequence(blocks ...int32) *sequence {
 	return &sequence{
-		State:  sample.State{Prompt: []int32{206, 5, 7, 9}, Params: sample.Params{TopP: 1, TypicalP: 1, RepetitionPenalty: 1, Logprobs: -1}},
+		State: sample.State{
+			Prompt: []int32{206, 5, 7, 9},
+			Params: sample.Params{TopP: 1, TypicalP: 1, RepetitionPenalty: 1, Logprobs: -1},
+		},
 		blocks: blocks,
 	}
 }
@@ -78,7 +81,10 @@ func (s *sequence) run(t *testing.T, r modelrunner.Runner, n int) {
 			b.Positions = append(b.Positions, int32(i))
 			b.Slots = append(b.Slots, 16*s.blocks[i/16]+int32(i%16))
 		}
-		b.Seqs = []modelrunner.Seq{{Len: len(b.Tokens), Context: len(all), Blocks: s.blocks, Sampler: &s.State, PromptLogprobs: -1}}
+		b.Seqs = []modelrunner.Seq{{
+			Len: len(b.Tokens), Context: len(all), Blocks: s.blocks, Sampler: &s.State,
+			PromptLogprobs: -1,
+		}}
 		res, err := r.Execute(b)
 		require.NoError(t, err)
 		require.NoError(t, res[0].Err)
@@ -268,7 +274,9 @@ func (d Device) checkpointChanges(t *testing.T) {
 		change func(t *testing.T, dir string)
 		want   string
 	}{
-		{"vanished", func(t *testing.T, dir string) { require.NoError(t, os.Rename(dir, dir+"-moved")) }, "no such file"},
+		{"vanished", func(t *testing.T, dir string) {
+			require.NoError(t, os.Rename(dir, dir+"-moved"))
+		}, "no such file"},
 		{"weights vanished", func(t *testing.T, dir string) {
 			require.NoError(t, os.Rename(filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "x")))
 		}, "no safetensors weights"},
