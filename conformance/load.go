@@ -70,6 +70,28 @@ var underLoad = []property{
 // work; engines of this suite need a few milliseconds.
 const noticed = 30 * time.Second
 
+// freed checks that the engine works on nothing although nothing was answered since. Time proves
+// nothing on a busy machine, so it is counted in tokens: in five answers of 40 tokens every sequence
+// of the engine advances, and one that was given up with most of longAnswer before it still runs.
+func (c *check) freed(l *live) error {
+	a, ok := l.engine().(harness.ActivityReporter)
+	if !ok {
+		c.notef("the engine does not tell what it works on")
+		return nil
+	}
+	var now llm.Activity
+	for range 5 {
+		if _, err := l.one(c, c.long(1, 40)[0]); err != nil {
+			return err
+		}
+		var err error
+		if now, err = a.Activity(c); err != nil || now.Idle() {
+			return err
+		}
+	}
+	return fmt.Errorf("%d sequences run and %d wait after 200 more tokens, with no caller left", now.Running, now.Waiting)
+}
+
 // still checks that an engine is idle and answers as it did before.
 func (c *check) still(l *live, reqs []llm.Request, want []llm.Output, after string) error {
 	if err := c.idleSoon(l); err != nil {
@@ -107,6 +129,9 @@ func cancelled(c *check) error {
 		if err := errors.Join(err, wait(c, calls)); err != nil {
 			return fmt.Errorf("requests whose context was cancelled: %w", err)
 		}
+		if err := c.freed(l); err != nil {
+			return fmt.Errorf("after requests whose context was cancelled: %w", err)
+		}
 		for i, x := range calls {
 			if err := c.honest(x, long[i], uncut[i]); err != nil {
 				return fmt.Errorf("a request whose context was cancelled: %w", err)
@@ -131,6 +156,9 @@ func abandoned(c *check) error {
 		_, err := l.stream(c, c.long(1, longAnswer)[0], func(llm.Delta) bool { seen++; return seen == 3 })
 		if err != nil {
 			return err
+		}
+		if err := c.freed(l); err != nil {
+			return fmt.Errorf("after a stream that was left after 3 deltas: %w", err)
 		}
 	}
 	return c.still(l, reqs, want, "4 streams that were left after 3 deltas")
@@ -332,6 +360,11 @@ func drains(c *check) error {
 	}
 	if err := <-drained; err != nil {
 		return fmt.Errorf("drain: %w", err)
+	}
+	if a, ok := l.engine().(harness.ActivityReporter); ok {
+		if now, err := a.Activity(c); err != nil || now.Running+now.Waiting > 0 {
+			return fmt.Errorf("the drain is over while %d requests run and %d wait (%v)", now.Running, now.Waiting, err)
+		}
 	}
 	if err := wait(c, calls); err != nil {
 		return err

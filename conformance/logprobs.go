@@ -77,8 +77,9 @@ func malformed(x llm.Completion, k int, greedy bool) string {
 		switch {
 		case !ok:
 			return fmt.Sprintf("token %d has no log-probability of itself", i)
-		case len(lps) < k || len(lps) > k+1:
-			return fmt.Sprintf("token %d has %d log-probabilities, want %d or, with the chosen one, %d", i, len(lps), k, k+1)
+		case chosen.Rank <= k && len(lps) != k || chosen.Rank > k && len(lps) != k+1:
+			return fmt.Sprintf("token %d has %d log-probabilities: want the %d likeliest, and the chosen one when it is not among them (it has rank %d)",
+				i, len(lps), k, chosen.Rank)
 		case greedy && chosen.Rank != 1:
 			return fmt.Sprintf("token %d was chosen greedily and has rank %d", i, chosen.Rank)
 		}

@@ -162,6 +162,10 @@ func penalized(c *check) error {
 	if err != nil {
 		return err
 	}
+	ids, err := c.tokens(l, q)
+	if err != nil {
+		return err
+	}
 	steps, changed := 0, 0
 	for _, p := range []llm.SamplingParams{
 		{PresencePenalty: 2}, {FrequencyPenalty: 1.5}, {FrequencyPenalty: -2}, {PresencePenalty: -2, FrequencyPenalty: 0.5},
@@ -171,6 +175,9 @@ func penalized(c *check) error {
 			p.AllowedTokenIDs = append(p.AllowedTokenIDs, m.id)
 		}
 		q.Sampling = p
+		if ids != nil { // what the prompt has must not count
+			q.Prompt, q.PromptTokenIDs = "", slices.Concat(ids, p.AllowedTokenIDs[1:3])
+		}
 		x, err := l.one(c, q)
 		if err != nil {
 			return err

@@ -130,6 +130,20 @@ func coldAsWarm(c *check) error {
 	}
 	e, _ := l.engine().(harness.PrefixCacheResetter)
 	reqs := c.alike(8, 12)
+	ids, err := c.tokens(l, reqs[2])
+	if err != nil {
+		return err
+	}
+	if n := len(ids); n >= 64 {
+		// The same second half after another first half, and prompts of exactly a few blocks.
+		other := slices.Clone(ids)
+		slices.Reverse(other[:n/2/32*32])
+		for _, p := range [][]int32{ids, other, ids[:64], ids[:32], other[:64]} {
+			q := reqs[0]
+			q.Prompt, q.PromptTokenIDs = "", p
+			reqs = append(reqs, q)
+		}
+	}
 	hits := 0
 	err = c.holds(reqs, func(reqs []llm.Request) (string, error) {
 		var want []llm.Output

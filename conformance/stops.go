@@ -268,6 +268,17 @@ func stopIDs(c *check) error {
 			if !slices.Equal(got.TokenIDs, plain.TokenIDs[:first+1]) || got.FinishReason != llm.FinishStop || got.StopReason != strconv.Itoa(int(id)) {
 				return fmt.Errorf("want %v, stopped by %d\n%s\n  got  %s", plain.TokenIDs[:first+1], id, requests([]llm.Request{q}), answer(got))
 			}
+			want := ""
+			if first > 0 {
+				before, err := l.one(c, c.s.prompt(i, llm.SamplingParams{MaxTokens: first}))
+				if err != nil {
+					return err
+				}
+				want = before.Text
+			}
+			if got.Text != want {
+				return fmt.Errorf("want the text %q, without the token that stopped it\n%s\n  got  %s", want, requests([]llm.Request{q}), answer(got))
+			}
 		}
 	}
 	return nil

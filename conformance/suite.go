@@ -33,9 +33,12 @@ type suite struct {
 	began       time.Time
 }
 
+// properties are all of them, in the order in which they are checked.
+var properties = slices.Concat(lifecycle, underLoad, sameAnswer, draws, logprobs, parameters, stops, refusals)
+
 func newSuite(ctx context.Context, open starter, opts []Option) *suite {
 	s := &suite{ctx: ctx, opts: newOptions(opts), open: open, began: time.Now()}
-	s.properties = slices.Concat(lifecycle, underLoad, sameAnswer, draws, logprobs, parameters, stops, refusals)
+	s.properties = properties
 	s.report.Engine, s.report.Rule = s.opts.name, "bit-equal"
 	if tol := s.opts.tolerance; tol > 0 {
 		s.report.Rule = fmt.Sprintf("log-probabilities within %g nats; answers may part where two tokens are that close", tol)

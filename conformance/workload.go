@@ -54,3 +54,26 @@ func (c *check) sampled(n, maxTokens int) []llm.Request {
 	}
 	return reqs
 }
+
+// tokens returns a request's prompt as token ids; nil when the engine does not take or tell them.
+func (c *check) tokens(l *live, q llm.Request) ([]int32, error) {
+	if q.PromptTokenIDs != nil {
+		return q.PromptTokenIDs, nil
+	}
+	if c.s.missing(l.engine(), []Capability{TokenInput}) != nil {
+		return nil, nil
+	}
+	q.Sampling = llm.SamplingParams{MaxTokens: 1}
+	outs, err := l.generate(c, q)
+	if err != nil {
+		return nil, err
+	}
+	ids := outs[0].PromptTokenIDs
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	if _, err := l.generate(c, llm.Request{PromptTokenIDs: ids, Sampling: q.Sampling}); lackOf(err, nil) != nil {
+		return nil, nil
+	}
+	return ids, nil
+}
