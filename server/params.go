@@ -35,11 +35,11 @@ func (n names) without(fields ...string) names {
 
 // body writes the parameters that say something. One that the protocol lacks is an error, never left out.
 func (n names) body(protocol Protocol, sp llm.SamplingParams) (map[string]any, error) {
+	if err := sp.Check(); err != nil {
+		return nil, err
+	}
 	body := map[string]any{}
 	for _, p := range llm.Params() {
-		if err := p.Check(&sp); err != nil {
-			return nil, err
-		}
 		value, set := setting(p, &sp)
 		if !set {
 			continue
