@@ -12,21 +12,31 @@ import (
 	"github.com/enginetest/enginetest/engine"
 )
 
-func TestBundled(t *testing.T) { run(t, bundled.Config(engine.InProcess, 1), "") }
+func TestBundled(t *testing.T) { run(t, bundled.Config(engine.InProcess, 1), "", "") }
 
 // The other places of an engine are checked for what is different there, and wholly in a long run.
-func TestBundledInAChild(t *testing.T) { run(t, bundled.Config(engine.ChildProcess, 1), "^lifecycle") }
-
-func TestBundledOnTwoDevices(t *testing.T) {
-	run(t, bundled.Config(engine.InProcess, 2), "^same answer")
+func TestBundledInAChild(t *testing.T) {
+	run(t, bundled.Config(engine.ChildProcess, 1), "^lifecycle", "^lifecycle/(ends|death|cancel|drain)")
 }
 
-func run(t *testing.T, cfg engine.Config, only string) {
+func TestBundledOnTwoDevices(t *testing.T) {
+	run(t, bundled.Config(engine.InProcess, 2), "^same answer", "^same answer/(in|cold|under)")
+}
+
+func run(t *testing.T, cfg engine.Config, only, short string) {
 	t.Helper()
 	opts, err := bundled.Options(t.TempDir(), cfg)
 	require.NoError(t, err)
-	if os.Getenv("ENGINETEST_LONG") == "" {
-		opts = append(opts, conformance.Only(regexp.MustCompile(only)), conformance.Draws(600))
+	conformance.Run(t, bundled.Open(cfg), append(opts, chosen(only, short)...)...)
+}
+
+// chosen are the properties that an ordinary and a short run check; a long run checks all.
+func chosen(only, short string) []conformance.Option {
+	if os.Getenv("ENGINETEST_LONG") != "" {
+		return nil
 	}
-	conformance.Run(t, bundled.Open(cfg), opts...)
+	if testing.Short() {
+		only = short
+	}
+	return []conformance.Option{conformance.Only(regexp.MustCompile(only)), conformance.Draws(600), conformance.Short(testing.Short())}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/enginetest/enginetest/harness"
 	"github.com/enginetest/enginetest/llm"
@@ -23,7 +24,7 @@ const (
 	Draining      Capability = "drain"           // Drain(context.Context) error
 	AbortByID     Capability = "abort by id"     // Abort(id string) bool
 	OwnProcess    Capability = "own process"     // harness.ProcessLister, with at least one process
-	OpenAIAPI     Capability = "openai endpoint" // BaseURL() string
+	OpenAIAPI     Capability = "openai endpoint" // URL() string, where OpenAI's API is served
 	TokenIDs      Capability = "token ids"       // Completion.TokenIDs
 	TokenInput    Capability = "token prompts"   // Request.PromptTokenIDs
 	Text          Capability = "text"            // Request.Prompt and Completion.Text
@@ -86,7 +87,8 @@ func lackOf(err error, needs []Capability) *lackError {
 		if len(needs) > 0 {
 			c = needs[len(needs)-1]
 		}
-		return &lackError{c, err.Error()}
+		reason, _, _ := strings.Cut(err.Error(), "\n")
+		return &lackError{c, reason}
 	}
 	return nil
 }
@@ -102,7 +104,7 @@ var methods = map[Capability]struct {
 	ActivityKnown: {"harness.ActivityReporter", is[harness.ActivityReporter]},
 	Draining:      {"Drain(context.Context) error", is[drainer]},
 	AbortByID:     {"Abort(id string) bool", is[aborter]},
-	OpenAIAPI:     {"BaseURL() string", is[endpoint]},
+	OpenAIAPI:     {"URL() string", is[endpoint]},
 	OwnProcess: {"harness.ProcessLister with a process", func(e harness.Engine) bool {
 		p, ok := e.(harness.ProcessLister)
 		return ok && len(p.PIDs()) > 0

@@ -35,6 +35,9 @@ func (d distribution) sum() (sum float64) {
 	return sum
 }
 
+// complete reports whether the probabilities are those of all tokens.
+func (d distribution) complete() bool { return d.sum() > 0.9999 }
+
 func (d distribution) entropy() (h float64) {
 	for _, m := range d {
 		if m.p > 0 {
@@ -44,8 +47,11 @@ func (d distribution) entropy() (h float64) {
 	return h
 }
 
-// tempered is the distribution at a temperature: p^(1/t), to a sum of 1.
+// tempered is the distribution at a temperature: p^(1/t), to a sum of 1. At 1 it is as it was.
 func (d distribution) tempered(t float64) distribution {
+	if t == 1 {
+		return d
+	}
 	out := slices.Clone(d)
 	for i := range out {
 		out[i].p = math.Pow(out[i].p, 1/t)

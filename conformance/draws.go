@@ -3,6 +3,7 @@ package conformance
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/enginetest/enginetest/llm"
 )
@@ -12,64 +13,67 @@ var draws = []property{
 	{
 		name:  "sampler/draws at a temperature",
 		why:   "a sampler that is a little wrong still writes fluent text: only counting shows it",
-		needs: []Capability{TokenIDs, Sampling, Seeds, FullLogprobs},
+		needs: []Capability{TokenIDs, Logprobs, Sampling, Seeds},
 		check: func(c *check) error {
-			return c.drawn(func(d distribution) (llm.SamplingParams, distribution) {
-				return llm.SamplingParams{Temperature: 1.6}, d.tempered(1.6)
+			return c.drawn(func(d distribution, t float64) (llm.SamplingParams, distribution) {
+				return llm.SamplingParams{Temperature: t}, d.tempered(t)
 			})
 		},
 	},
 	{
 		name:  "sampler/draws of top-k",
 		why:   "top-k keeps k tokens, not k−1 or k+1, and renormalizes what it keeps",
-		needs: []Capability{TokenIDs, Sampling, Seeds, FullLogprobs, TopK},
+		needs: []Capability{TokenIDs, Logprobs, Sampling, Seeds, TopK},
 		check: func(c *check) error {
-			return c.drawn(func(d distribution) (llm.SamplingParams, distribution) {
-				return llm.SamplingParams{Temperature: 1.6, TopK: 5}, d.tempered(1.6)[:5].normalized()
+			return c.drawn(func(d distribution, t float64) (llm.SamplingParams, distribution) {
+				return llm.SamplingParams{Temperature: t, TopK: 5}, d.tempered(t)[:5].normalized()
 			})
 		},
 	},
 	{
 		name:  "sampler/draws of top-p",
 		why:   "top-p keeps the fewest likely tokens that reach p, with the one that crosses it",
-		needs: []Capability{TokenIDs, Sampling, Seeds, FullLogprobs, TopP},
+		needs: []Capability{TokenIDs, Logprobs, Sampling, Seeds, TopP},
 		check: func(c *check) error {
-			return c.drawn(func(d distribution) (llm.SamplingParams, distribution) {
-				d = d.tempered(1.6)
-				return llm.SamplingParams{Temperature: 1.6, TopP: d.nucleus(6)}, d[:6].normalized()
+			return c.drawn(func(d distribution, t float64) (llm.SamplingParams, distribution) {
+				d = d.tempered(t)
+				return llm.SamplingParams{Temperature: t, TopP: d.nucleus(6)}, d[:6].normalized()
 			})
 		},
 	},
 	{
 		name:  "sampler/draws of min-p",
 		why:   "min-p is a share of the largest probability after the temperature, not a probability",
-		needs: []Capability{TokenIDs, Sampling, Seeds, FullLogprobs, MinP},
+		needs: []Capability{TokenIDs, Logprobs, Sampling, Seeds, MinP},
 		check: func(c *check) error {
-			return c.drawn(func(d distribution) (llm.SamplingParams, distribution) {
-				d = d.tempered(1.6)
-				return llm.SamplingParams{Temperature: 1.6, MinP: math.Sqrt(d[5].p*d[6].p) / d[0].p}, d[:6].normalized()
+			return c.drawn(func(d distribution, t float64) (llm.SamplingParams, distribution) {
+				d = d.tempered(t)
+				return llm.SamplingParams{Temperature: t, MinP: math.Sqrt(d[5].p*d[6].p) / d[0].p}, d[:6].normalized()
 			})
 		},
 	},
 	{
 		name:  "sampler/draws of typical-p",
 		why:   "typical-p keeps what is about as surprising as the whole is on average, which may leave out the likeliest",
-		needs: []Capability{TokenIDs, Sampling, Seeds, FullLogprobs, TypicalP},
+		needs: []Capability{TokenIDs, Logprobs, Sampling, Seeds, TypicalP},
 		check: func(c *check) error {
-			return c.drawn(func(d distribution) (llm.SamplingParams, distribution) {
-				kept, p := d.tempered(1.6).typical(0.6)
-				return llm.SamplingParams{Temperature: 1.6, TypicalP: p}, kept.normalized()
+			return c.drawn(func(d distribution, t float64) (llm.SamplingParams, distribution) {
+				if !d.complete() {
+					return llm.SamplingParams{}, nil
+				}
+				kept, p := d.tempered(t).typical(0.6)
+				return llm.SamplingParams{Temperature: t, TypicalP: p}, kept.normalized()
 			})
 		},
 	},
 	{
 		name:  "sampler/draws of top-k and top-p",
 		why:   "processors run in vLLM's order: top-p counts what top-k has left as the whole",
-		needs: []Capability{TokenIDs, Sampling, Seeds, FullLogprobs, TopK, TopP},
+		needs: []Capability{TokenIDs, Logprobs, Sampling, Seeds, TopK, TopP},
 		check: func(c *check) error {
-			return c.drawn(func(d distribution) (llm.SamplingParams, distribution) {
-				d = d.tempered(1.6)[:8].normalized()
-				return llm.SamplingParams{Temperature: 1.6, TopK: 8, TopP: d.nucleus(4)}, d[:4].normalized()
+			return c.drawn(func(d distribution, t float64) (llm.SamplingParams, distribution) {
+				d = d.tempered(t)[:8].normalized()
+				return llm.SamplingParams{Temperature: t, TopK: 8, TopP: d.nucleus(4)}, d[:4].normalized()
 			})
 		},
 	},
@@ -84,7 +88,7 @@ var draws = []property{
 const drawsPerRequest = 500
 
 // drawn draws the first token of an answer many times, with seeds that are always the same.
-func (c *check) drawn(expect func(distribution) (llm.SamplingParams, distribution)) error {
+func (c *check) drawn(expect func(distribution, float64) (llm.SamplingParams, distribution)) error {
 	l, err := c.engine()
 	if err != nil {
 		return err
@@ -93,10 +97,17 @@ func (c *check) drawn(expect func(distribution) (llm.SamplingParams, distributio
 	if err != nil {
 		return err
 	}
-	if len(d) < 16 {
+	if d.complete() && len(d) < 16 {
 		return fmt.Errorf("a vocabulary of %d tokens is too small to draw from", len(d))
 	}
-	p, want := expect(d)
+	t := 1.6
+	if !d.complete() {
+		t = 1 // what is not known cannot be tempered
+	}
+	p, want := expect(d, t)
+	if want == nil {
+		return lacks(FullLogprobs, "the engine tells those of %d tokens", len(d))
+	}
 	q.Sampling = p
 	q.Sampling.MaxTokens = 1
 	n := c.s.opts.draws
@@ -104,7 +115,7 @@ func (c *check) drawn(expect func(distribution) (llm.SamplingParams, distributio
 	if err != nil {
 		return err
 	}
-	if i, found := want.outside(ids); found {
+	if i, found := want.outside(ids); found && want.complete() {
 		q.Sampling.Seed = new(int64(i))
 		return fmt.Errorf("drew token id %d, which the parameters rule out: they keep %d of %d tokens\nsmallest example found:\n%s",
 			ids[i], len(want), len(d), requests([]llm.Request{q}))
@@ -147,23 +158,49 @@ func (c *check) draw(l *live, q llm.Request, n int) (ids []int32, err error) {
 	return ids, nil
 }
 
-// openEnded returns the prompt after which the engine is least sure of the next token, and what it thinks of each.
+// openEnded returns the prompt after which the engine is least sure of the next token, and what it
+// thinks of each; of the 20 likeliest when it does not tell more.
 func (c *check) openEnded(l *live) (q llm.Request, d distribution, err error) {
-	most := -1.0
+	k, most := -1, -1.0
 	for i := range max(len(c.s.opts.prompts), len(c.s.opts.tokens)) {
-		r := c.s.prompt(i, llm.SamplingParams{MaxTokens: 1, Logprobs: new(-1)})
+		r := c.s.prompt(i, llm.SamplingParams{MaxTokens: 1, Logprobs: new(k)})
 		x, err := l.one(c, r)
+		if err != nil && k < 0 {
+			k, r.Sampling.Logprobs = 20, new(20)
+			x, err = l.one(c, r)
+		}
 		if err != nil {
 			return q, nil, err
 		}
-		if len(x.Logprobs) == 0 || len(x.TokenIDs) == 0 {
-			return q, nil, lacks(FullLogprobs, "an answer has no log-probabilities, or no token ids")
+		if err := identified(x); err != nil {
+			return q, nil, err
 		}
 		if next := distributionOf(x.Logprobs[0]); next.entropy() > most {
 			most, q, d = next.entropy(), r, next
 		}
 	}
 	return q, d, nil
+}
+
+// whole is openEnded for a property that needs every token's probability.
+func (c *check) whole(l *live) (q llm.Request, d distribution, err error) {
+	if q, d, err = c.openEnded(l); err == nil && !d.complete() {
+		err = lacks(FullLogprobs, "the engine tells those of %d tokens", len(d))
+	}
+	return q, d, err
+}
+
+// identified reports an answer whose log-probabilities don't say which tokens they are of.
+func identified(x llm.Completion) error {
+	switch {
+	case len(x.TokenIDs) == 0:
+		return lacks(TokenIDs, "an answer has none")
+	case len(x.Logprobs) == 0:
+		return lacks(Logprobs, "an answer has none")
+	case slices.ContainsFunc(x.Logprobs[0], func(lp llm.Logprob) bool { return lp.TokenID < 0 }):
+		return lacks(Logprobs, "they have no token ids")
+	}
+	return nil
 }
 
 func topKOfOne(c *check) error {

@@ -58,6 +58,9 @@ func wellFormed(c *check) error {
 			if err != nil {
 				return err
 			}
+			if err := identified(x); err != nil {
+				return err
+			}
 			if text := malformed(x, k, i%2 == 0); text != "" {
 				return fmt.Errorf("%s\n%s\n  got  %s", text, requests([]llm.Request{q}), answer(x))
 			}
@@ -120,6 +123,9 @@ func sumsToOne(c *check) error {
 	if err != nil {
 		return err
 	}
+	if _, _, err := c.whole(l); err != nil {
+		return err
+	}
 	for i := range 3 {
 		q := c.s.prompt(i, llm.SamplingParams{MaxTokens: 4, Logprobs: new(-1)})
 		x, err := l.one(c, q)
@@ -145,6 +151,9 @@ func sameForEveryK(c *check) error {
 	}
 	q := c.s.prompt(1, llm.SamplingParams{MaxTokens: 16, Logprobs: new(8)})
 	want, err := l.one(c, q)
+	if err == nil {
+		err = identified(want)
+	}
 	if err != nil {
 		return err
 	}
@@ -174,11 +183,11 @@ func beforeParameters(c *check) error {
 	}
 	q := c.s.prompt(0, llm.SamplingParams{MaxTokens: 1, Logprobs: new(5)})
 	plain, err := l.one(c, q)
+	if err == nil {
+		err = identified(plain)
+	}
 	if err != nil {
 		return err
-	}
-	if len(plain.Logprobs) == 0 {
-		return lacks(Logprobs, "an answer has none")
 	}
 	for _, p := range []llm.SamplingParams{
 		{Temperature: 0.4, Seed: new(int64(1))},
@@ -214,6 +223,9 @@ func promptAsOutput(c *check) error {
 			return err
 		}
 		prompt, x := outs[0].PromptTokenIDs, outs[0].Completions[0]
+		if err := identified(x); err != nil {
+			return err
+		}
 		if q.PromptTokenIDs != nil {
 			prompt = q.PromptTokenIDs
 		}

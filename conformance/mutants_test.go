@@ -25,7 +25,7 @@ type mutant struct {
 	name     string
 	property string // that must find it
 	file     string
-	child    bool // shows only in a core of its own process
+	on       string // "child" or "served": where it shows; "" in process
 	add      string
 	old, new string
 }
@@ -47,7 +47,7 @@ func mutants(t *testing.T) (list []mutant) {
 			case "file":
 				m.file = value
 			case "on":
-				m.child = value == "child"
+				m.on = value
 			}
 		}
 		if added, ok := strings.CutPrefix(rest, "append\n"); ok {
@@ -122,13 +122,13 @@ func build(t *testing.T, ms ...mutant) (program string) {
 }
 
 // verdicts runs the suite in a program: what became of each property. A program that dies has no verdicts.
-func verdicts(t *testing.T, program, only string, child bool) map[string]conformance.Result {
+func verdicts(t *testing.T, program, only, on string) map[string]conformance.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	args := []string{"-limit", "20s", "-only", only}
-	if child {
-		args = append(args, "-child")
+	if on != "" {
+		args = append(args, "-"+on)
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	var out, log bytes.Buffer
@@ -169,7 +169,7 @@ func TestMutantsTogether(t *testing.T) {
 		}
 	}
 	require.Len(t, some, 7)
-	found := verdicts(t, build(t, some...), exactly(properties...), false)
+	found := verdicts(t, build(t, some...), exactly(properties...), "")
 	for _, m := range some {
 		assert.Equal(t, conformance.Fails, found[m.property].Verdict, "%s does not find: %s", m.property, m.name)
 	}
@@ -198,7 +198,7 @@ func TestMutants(t *testing.T) {
 			if table {
 				only = ""
 			}
-			found := verdicts(t, build(t, m), only, m.child)
+			found := verdicts(t, build(t, m), only, m.on)
 			killed := found == nil || found[m.property].Verdict == conformance.Fails
 			assert.True(t, killed, "%s does not find it", m.property)
 			proven[m.property] = proven[m.property] || killed

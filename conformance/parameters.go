@@ -126,7 +126,7 @@ func biased(c *check) error {
 	if err != nil {
 		return err
 	}
-	q, d, err := c.openEnded(l)
+	q, d, err := c.whole(l)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func penalized(c *check) error {
 	if err != nil {
 		return err
 	}
-	q, first, err := c.openEnded(l)
+	q, first, err := c.whole(l)
 	if err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func allowedOnly(c *check) error {
 	if err != nil {
 		return err
 	}
-	q, d, err := c.openEnded(l)
+	q, d, err := c.whole(l)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -99,17 +100,25 @@ func greedyTwice(c *check) error {
 	})
 }
 
-// batchAsAlone sends requests of different lengths together, then one by one.
+// batchAsAlone sends requests of different lengths together, then one by one. Some are long enough to
+// be computed in pieces, and begin alike, so that they share blocks.
 func batchAsAlone(c *check) error {
 	l, err := c.engine()
 	if err != nil {
 		return err
 	}
-	reqs := c.greedy(12, 24)
+	reqs := append(c.greedy(6, 24), c.alike(9, 24)...)
 	for i := range reqs {
-		reqs[i].Sampling.MaxTokens += i
+		reqs[i].Sampling.MaxTokens += 2 * i
+	}
+	reset := func(context.Context) error { return nil }
+	if e, ok := l.engine().(harness.PrefixCacheResetter); ok {
+		reset = e.ResetPrefixCache
 	}
 	return c.holds(reqs, func(reqs []llm.Request) (string, error) {
+		if err := reset(c); err != nil && lackOf(err, nil) == nil {
+			return "", fmt.Errorf("reset of the prefix cache of an idle engine: %w", err)
+		}
 		got, err := l.generate(c, reqs...)
 		if err != nil {
 			return "", err

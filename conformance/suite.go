@@ -34,7 +34,7 @@ type suite struct {
 }
 
 // properties are all of them, in the order in which they are checked.
-var properties = slices.Concat(lifecycle, underLoad, sameAnswer, draws, logprobs, parameters, stops, refusals)
+var properties = slices.Concat(lifecycle, underLoad, sameAnswer, draws, logprobs, parameters, stops, refusals, wireProperties)
 
 func newSuite(ctx context.Context, open starter, opts []Option) *suite {
 	s := &suite{ctx: ctx, opts: newOptions(opts), open: open, began: time.Now()}
@@ -61,6 +61,7 @@ type check struct {
 	p       property
 	engines []*live // its own
 	notes   []string
+	after   []func()
 }
 
 // check checks one property. It never touches a test.
@@ -119,6 +120,9 @@ func (c *check) run() (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+		for _, f := range c.after {
+			f()
 		}
 		for _, l := range c.engines {
 			err = errors.Join(err, l.close())

@@ -36,20 +36,16 @@ func Open(cfg engine.Config) func(context.Context) (*engine.Engine, error) {
 
 // Options are what the suite needs for a configuration. dir is an empty folder for checkpoints.
 func Options(dir string, cfg engine.Config) ([]conformance.Option, error) {
-	var prompts []string
-	for _, p := range fixtures.Prompts(10, 3) {
-		prompts = append(prompts, p.Text)
-	}
 	tight, damaged, missing, hungry := cfg, cfg, cfg, cfg
 	tight.MaxModelLen, tight.KVCacheBytes = 160, tightBlocks*blockBytes/int64(max(cfg.TensorParallel, 1))
 	damaged.Model, missing.Model = filepath.Join(dir, "damaged"), filepath.Join(dir, "missing")
 	if err := writeDamaged(damaged.Model); err != nil {
 		return nil, err
 	}
+	stumbling := cfg
+	stumbling.Faults = []engine.Fault{{Point: engine.FaultProfile, Rank: -1, Action: engine.ActError}}
 	hungry.Faults = []engine.Fault{{Point: engine.FaultAllocate, Rank: -1, After: 2, Action: engine.ActOOM}}
-	return []conformance.Option{
-		conformance.Prompts(prompts...),
-		conformance.Fixture(harness.WithoutDeviceMemory("the engine runs on the CPU: its memory is in its ledger")),
+	return append(ServerOptions(),
 		conformance.Tight(Open(tight)),
 		conformance.Faulty(func(ctx context.Context, f llm.Fault) (*engine.Engine, error) {
 			faulty := cfg
@@ -59,8 +55,21 @@ func Options(dir string, cfg engine.Config) ([]conformance.Option, error) {
 		conformance.MustNotStart("a missing shard", Open(damaged)),
 		conformance.MustNotStart("no model", Open(missing)),
 		conformance.MustNotStart("no memory", Open(hungry)),
+		conformance.MustNotStart("a first step that fails", Open(stumbling)),
 		conformance.Claims(claims(cfg)...),
-	}, nil
+	), nil
+}
+
+// ServerOptions are those of a server of the bundled model.
+func ServerOptions() []conformance.Option {
+	var prompts []string
+	for _, p := range fixtures.Prompts(10, 3) {
+		prompts = append(prompts, p.Text)
+	}
+	return []conformance.Option{
+		conformance.Prompts(prompts...),
+		conformance.Fixture(harness.WithoutDeviceMemory("the engine runs on the CPU: its memory is in its ledger")),
+	}
 }
 
 // claims is everything but a server's API and, in process, a process.

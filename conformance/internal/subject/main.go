@@ -17,6 +17,7 @@ import (
 )
 
 func main() {
+	bundled.ServeIfTold()
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "subject:", err)
 		os.Exit(1)
@@ -25,6 +26,7 @@ func main() {
 
 func run() error {
 	child := flag.Bool("child", false, "run the engine's core in a child process")
+	served := flag.Bool("served", false, "run the engine as a server in a process of its own")
 	devices := flag.Int("devices", 1, "share the model among so many emulated devices")
 	only := flag.String("only", "", "check only properties that match `regexp`")
 	draws := flag.Int("draws", 600, "tokens to draw")
@@ -50,10 +52,24 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	if *served {
+		opts = bundled.ServerOptions()
+	}
 	opts = append(opts, conformance.Name(*name), conformance.Only(expr), conformance.Draws(*draws), conformance.Short(*short), conformance.Limit(*limit))
-	report, err := conformance.Check(context.Background(), bundled.Open(cfg), opts...)
+	report, err := check(cfg, *served, opts)
 	if err != nil {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(report)
+}
+
+func check(cfg engine.Config, served bool, opts []conformance.Option) (conformance.Report, error) {
+	if !served {
+		return conformance.Check(context.Background(), bundled.Open(cfg), opts...)
+	}
+	open, err := bundled.Served()
+	if err != nil {
+		return conformance.Report{}, err
+	}
+	return conformance.Check(context.Background(), open, opts...)
 }
