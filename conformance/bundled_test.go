@@ -35,8 +35,9 @@ func chosen(only, short string) []conformance.Option {
 	if os.Getenv("ENGINETEST_LONG") != "" {
 		return nil
 	}
+	draws := 3000
 	if testing.Short() {
-		only = short
+		only, draws = short, 600
 	}
-	return []conformance.Option{conformance.Only(regexp.MustCompile(only)), conformance.Draws(600), conformance.Short(testing.Short())}
+	return []conformance.Option{conformance.Only(regexp.MustCompile(only)), conformance.Draws(draws), conformance.Short(testing.Short())}
 }

@@ -162,8 +162,17 @@ func (c *check) draw(l *live, q llm.Request, n int) (ids []int32, err error) {
 // thinks of each; of the 20 likeliest when it does not tell more.
 func (c *check) openEnded(l *live) (q llm.Request, d distribution, err error) {
 	k, most := -1, -1.0
+	var candidates []llm.Request
 	for i := range max(len(c.s.opts.prompts), len(c.s.opts.tokens)) {
-		r := c.s.prompt(i, llm.SamplingParams{MaxTokens: 1, Logprobs: new(k)})
+		candidates = append(candidates, c.s.prompt(i, llm.SamplingParams{}))
+	}
+	if len(c.s.opts.tokens) == 0 {
+		for _, text := range []string{"I", "He saw a", "The"} { // which most things may follow
+			candidates = append(candidates, llm.Request{Prompt: text})
+		}
+	}
+	for _, r := range candidates {
+		r.Sampling = llm.SamplingParams{MaxTokens: 1, Logprobs: new(k)}
 		x, err := l.one(c, r)
 		if err != nil && k < 0 {
 			k, r.Sampling.Logprobs = 20, new(20)

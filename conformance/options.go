@@ -67,7 +67,7 @@ func newOptions(opts []Option) options {
 	case o.short:
 		o.draws = 600
 	default:
-		o.draws = 4000
+		o.draws = 20_000
 	}
 	return o
 }
@@ -103,7 +103,7 @@ func Tolerance(nats float64) Option { return func(o *options) { o.tolerance = na
 // Short makes the suite take fewer draws and fewer lives; it is the default under go test -short.
 func Short(short bool) Option { return func(o *options) { o.short = short } }
 
-// Draws is how many tokens each property of the sampler draws; the default is 4,000, and 600 of a short suite.
+// Draws is how many tokens each property of the sampler draws; the default is 20,000, and 600 of a short suite.
 func Draws(n int) Option { return func(o *options) { o.draws = n } }
 
 // Limit bounds each property; the default is 2 minutes.

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -40,6 +41,16 @@ func (r Report) Failed() []Result { return r.with(Fails) }
 // Lacking returns the results of properties that the engine lacks something for.
 func (r Report) Lacking() []Result { return r.with(Lacks) }
 
+// reasons are the different reasons why properties are not checked.
+func (r Report) reasons() (out []string) {
+	for _, x := range r.Lacking() {
+		if !slices.Contains(out, x.Detail) {
+			out = append(out, x.Detail)
+		}
+	}
+	return out
+}
+
 func (r Report) with(v Verdict) (out []Result) {
 	for _, x := range r.Results {
 		if x.Verdict == v {
@@ -59,8 +70,14 @@ func (r Report) String() string {
 		line, _, _ := strings.Cut(x.Detail, "\n")
 		fmt.Fprintf(&b, "  fails  %-36s %s\n", x.Property, line)
 	}
-	for _, x := range r.Lacking() {
-		fmt.Fprintf(&b, "  lacks  %-36s %s\n", x.Property, x.Detail)
+	for _, reason := range r.reasons() {
+		var names []string
+		for _, x := range r.Lacking() {
+			if x.Detail == reason {
+				names = append(names, x.Property)
+			}
+		}
+		fmt.Fprintf(&b, "  lacks  %s\n           not checked: %s\n", reason, strings.Join(names, ", "))
 	}
 	return strings.TrimRight(b.String(), "\n")
 }

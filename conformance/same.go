@@ -222,7 +222,7 @@ func continued(c *check) error {
 			prompt = reqs[i].PromptTokenIDs
 		}
 		if len(prompt) == 0 || len(full.TokenIDs) == 0 {
-			return lacks(TokenIDs, "an output has no prompt token ids, or no token ids")
+			return lacks(TokenInput, "an output has no token ids of its prompt")
 		}
 		for _, cut := range []int{1, 7, 16, 33} {
 			if cut >= len(full.TokenIDs) {

@@ -38,7 +38,7 @@ var stops = []property{
 	{
 		name:  "stops/strings in a stream",
 		why:   "what a stop string will take away must be held back: once sent, it is sent",
-		needs: []Capability{Text, StopStrings, Streaming},
+		needs: []Capability{Text, Streaming, StopStrings},
 		check: stopStreams,
 	},
 	{

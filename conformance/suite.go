@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/enginetest/enginetest/harness"
@@ -142,19 +143,12 @@ func (c *check) run() (err error) {
 
 // notef adds to what a passing property measured.
 func (c *check) notef(format string, args ...any) {
-	c.notes = append(c.notes, fmt.Sprintf(format, args...))
+	if note := fmt.Sprintf(format, args...); !slices.Contains(c.notes, note) {
+		c.notes = append(c.notes, note)
+	}
 }
 
-func (c *check) measured() string {
-	var out string
-	for i, n := range c.notes {
-		if i > 0 {
-			out += "; "
-		}
-		out += n
-	}
-	return out
-}
+func (c *check) measured() string { return strings.Join(c.notes, "; ") }
 
 // giveUp ends the shared engine, so that the next property gets a new one. What it left is not
 // reported again: the property that failed is the news.

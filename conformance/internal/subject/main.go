@@ -29,7 +29,7 @@ func run() error {
 	served := flag.Bool("served", false, "run the engine as a server in a process of its own")
 	devices := flag.Int("devices", 1, "share the model among so many emulated devices")
 	only := flag.String("only", "", "check only properties that match `regexp`")
-	draws := flag.Int("draws", 600, "tokens to draw")
+	draws := flag.Int("draws", 5000, "tokens to draw")
 	short := flag.Bool("short", true, "run the short suite")
 	limit := flag.Duration("limit", time.Minute, "of each property")
 	name := flag.String("name", "bundled", "of the engine in the report")
