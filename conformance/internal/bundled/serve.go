@@ -48,7 +48,7 @@ func serve(address string) error {
 	if err != nil {
 		return err
 	}
-	handler := openai.New("bundled")
+	handler := openai.New(openai.Options{Name: "bundled"})
 	if _, err := handler.SetModel(e); err != nil {
 		return err
 	}
