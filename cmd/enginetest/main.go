@@ -8,6 +8,7 @@
 //	enginetest run        go test, with failures by class, retries and shards
 //	enginetest report     the same for results that are there already
 //	enginetest bundle     tests for a machine without Go
+//	enginetest audit      tests that prove less than they seem to
 //
 // It exits with 0 when done, 1 when it failed and 2 when it was used wrongly; wait and gpus have codes of their own, in their help. Errors go
 // to standard error only.
@@ -50,7 +51,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.AddCommand(generateCommand(), chatCommand(), serveCommand(), gpusCommand(), waitCommand(), benchCommand(),
-		runCommand(), reportCommand(), bundleCommand())
+		runCommand(), reportCommand(), bundleCommand(), auditCommand())
 	root.Version = version()
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{suggest(cmd, err)} })

@@ -198,3 +198,18 @@ func TestVersion(t *testing.T) {
 	assert.Equal(t, exitDone, code)
 	assert.Regexp(t, `^enginetest \S+ \(go1`, stdout)
 }
+
+func TestAudit(t *testing.T) {
+	module(t, map[string]string{"demo_test.go": strings.Replace(planted, `t.Skip("needs 2 GPUs, there is 1")`, "t.SkipNow()", 1)})
+	code, _, stderr := command("", "run", "--max-capacity-skips=-1", "--history=history", "--save", "--", "go", "test", "-run", "GPU", ".")
+	require.Equal(t, exitDone, code, stderr)
+	code, stdout, stderr := command("", "audit", "--history=history")
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, stderr, "findings")
+	for _, want := range []string{
+		"demo_test.go:17: skip-reason: t.SkipNow does not say why", "never-ran: TestWrong is in none of 1 reports",
+	} {
+		assert.Contains(t, stdout, want)
+	}
+	assert.NotContains(t, stdout, "cannot-fail")
+}
