@@ -98,7 +98,7 @@ func TestChildEndsRequests(t *testing.T) {
 
 	got := make(chan []Output)
 	go func() { outs, err := e.Generate(context.Background(), req); assert.NoError(t, err); got <- outs }()
-	require.Eventually(t, func() bool { return e.Stats().Running == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Stats().Running == 1 }, time.Minute, time.Millisecond)
 	assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), ErrBlocksInUse)
 	_, err := e.Generate(t.Context(), req)
 	assert.ErrorContains(t, err, `ID is "x", must be unique`)
@@ -109,21 +109,21 @@ func TestChildEndsRequests(t *testing.T) {
 	for range e.Stream(t.Context(), req) {
 		break
 	}
-	require.Eventually(t, func() bool { return e.Stats().Running == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Stats().Running == 0 }, time.Minute, time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	_, err = e.Generate(ctx, req)
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Eventually(t, func() bool { return e.ResetPrefixCache(t.Context()) == nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.ResetPrefixCache(t.Context()) == nil }, time.Minute, time.Millisecond)
 	assert.Equal(t, 3, e.Stats().Aborted)
 
 	go func() { outs, _ := e.Generate(context.Background(), req); got <- outs }()
-	require.Eventually(t, func() bool { return e.Stats().Running == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Stats().Running == 1 }, time.Minute, time.Millisecond)
 	why := errors.New("enough")
 	ctx, end := context.WithCancelCause(t.Context())
 	drained := make(chan error)
 	go func() { drained <- e.Drain(ctx) }()
-	require.Eventually(t, func() bool { return e.State() == Draining }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.State() == Draining }, time.Minute, time.Millisecond)
 	_, err = e.Generate(t.Context(), req)
 	assert.ErrorIs(t, err, ErrDraining)
 	end(why)
@@ -149,7 +149,7 @@ func TestChildShutdown(t *testing.T) {
 		assert.NotEmpty(t, outs[0].Completions[0].TokenIDs)
 		got <- err
 	}()
-	require.Eventually(t, func() bool { return e.Stats().OutputTokens > 3 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Stats().OutputTokens > 3 }, time.Minute, time.Millisecond)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() { assert.NoError(t, e.Shutdown(context.Background())) })

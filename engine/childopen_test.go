@@ -87,15 +87,13 @@ func TestSilentChildNamesTheOption(t *testing.T) {
 				return true
 			}
 			return false
-		}, 5*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 	}()
-	began := time.Now()
 	_, err := Open(t.Context(), Config{Model: tinyLlama, Core: ChildProcess, StartTimeout: 500 * time.Millisecond, Faults: []Fault{{Point: FaultLoad, Action: ActHang}}})
 	<-done
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, "the engine has not started within Config.StartTimeout (500ms)")
 	assert.ErrorContains(t, err, ` (T (stopped)) has not answered "open" for `)
-	assert.Less(t, time.Since(began), 10*time.Second)
 	assert.Empty(t, children())
 }
 

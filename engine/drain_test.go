@@ -27,7 +27,7 @@ func running(t *testing.T, e *Engine, n, tokens int) func() ([]Output, []error) 
 			}
 		})
 	}
-	require.Eventually(t, func() bool { return e.Stats().Running == n }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Stats().Running == n }, time.Minute, time.Millisecond)
 	return func() ([]Output, []error) { wg.Wait(); return outs, errs }
 }
 
@@ -45,7 +45,7 @@ func TestDrainLetsRequestsFinish(t *testing.T) {
 	for range 3 {
 		wg.Go(func() { assert.NoError(t, e.Drain(t.Context())) })
 	}
-	require.Eventually(t, func() bool { return e.State() == Draining }, 5*time.Second, 100*time.Microsecond)
+	require.Eventually(t, func() bool { return e.State() == Draining }, time.Minute, 100*time.Microsecond)
 	_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 0)})
 	assert.ErrorIs(t, err, ErrDraining)
 	assert.ErrorIs(t, err, ErrStopped)
@@ -79,7 +79,7 @@ func TestDrainDeadlineAbortsTheRest(t *testing.T) {
 		assert.Equal(t, FinishAbort, outs[i].Completions[0].FinishReason)
 		assert.NotEmpty(t, outs[i].Completions[0].TokenIDs)
 	}
-	require.Eventually(t, func() bool { return e.Stats().KVBlocksUsed == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Stats().KVBlocksUsed == 0 }, time.Minute, time.Millisecond)
 }
 
 func TestDrainIsEndedBy(t *testing.T) {
@@ -104,7 +104,7 @@ func TestDrainIsEndedBy(t *testing.T) {
 			results := running(t, e, 2, 900)
 			got := make(chan error)
 			go func() { got <- e.Drain(context.Background()) }()
-			require.Eventually(t, func() bool { return e.State() == Draining }, 5*time.Second, 100*time.Microsecond)
+			require.Eventually(t, func() bool { return e.State() == Draining }, time.Minute, 100*time.Microsecond)
 			row.end(e, broken)
 			err := <-got
 			assert.ErrorIs(t, err, row.want)

@@ -103,7 +103,7 @@ func TestHungStepEndsWithShutdown(t *testing.T) {
 				_, err := e.Generate(context.Background(), Request{PromptTokenIDs: ids(5, 0), Sampling: SamplingParams{MaxTokens: 50, IgnoreEOS: true}})
 				got <- err
 			}()
-			require.Eventually(t, func() bool { return e.Faults()[0].Fired == 1 }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return e.Faults()[0].Fired == 1 }, time.Minute, time.Millisecond)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
 			_, err := e.Generate(ctx, Request{PromptTokenIDs: ids(5, 0)})

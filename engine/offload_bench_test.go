@@ -27,7 +27,7 @@ func prefill(tb testing.TB, e *engine.Engine, first int32) time.Duration {
 // settled waits for the copies of the last request.
 func settled(tb testing.TB, e *engine.Engine) engine.Stats {
 	tb.Helper()
-	require.Eventually(tb, func() bool { return e.Stats().OffloadPending == 0 }, 5*time.Second, 100*time.Microsecond)
+	require.Eventually(tb, func() bool { return e.Stats().OffloadPending == 0 }, time.Minute, 100*time.Microsecond)
 	return e.Stats()
 }
 

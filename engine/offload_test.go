@@ -78,7 +78,7 @@ func openFaulty(t *testing.T, d testDevice, f *faulty, cfg Config, timeout time.
 // quietTransfers waits until all copies are done.
 func quietTransfers(t *testing.T, e *Engine) {
 	t.Helper()
-	require.Eventually(t, func() bool { s := e.Stats(); return s.OffloadPending == 0 && s.KVBlocksUsed == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { s := e.Stats(); return s.OffloadPending == 0 && s.KVBlocksUsed == 0 }, time.Minute, time.Millisecond)
 }
 
 // evict fills the device with other prompts.
@@ -202,13 +202,11 @@ func TestResetUnderPendingOffload(t *testing.T) { onDevices(t, testResetUnderPen
 
 func testResetUnderPendingOffload(t *testing.T, d testDevice) {
 	f := &faulty{store: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
-	e := openFaulty(t, d, f, Config{}, time.Minute)
+	e := openFaulty(t, d, f, Config{}, time.Hour) // a reset that waits for the copies hangs
 	ask12(t, e)
 	require.Positive(t, e.Stats().KVBlocksUsed, "copies hold blocks")
 	require.Positive(t, e.Stats().OffloadPending)
-	began := time.Now()
 	require.NoError(t, e.ResetPrefixCache(t.Context()))
-	assert.Less(t, time.Since(began), 5*time.Second)
 	s := e.Stats()
 	assert.Zero(t, s.KVBlocksUsed+s.KVBlocksCached+s.OffloadBlocksUsed)
 }
@@ -231,30 +229,36 @@ func testResetEndsWithItsContext(t *testing.T, d testDevice) {
 	assert.Regexp(t, `^engine: prefix cache (reset not (begun|finished) \(|not reset: offload: not idle after)`, err.Error())
 	assert.Equal(t, want, ask12(t, e).Completions[0].TokenIDs)
 	release()
-	require.Eventually(t, func() bool { return e.ResetPrefixCache(t.Context()) == nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.ResetPrefixCache(t.Context()) == nil }, time.Minute, time.Millisecond)
 }
 
 func TestResetUnderLoadRefuses(t *testing.T) { onDevices(t, testResetUnderLoadRefuses) }
 
 func testResetUnderLoadRefuses(t *testing.T, d testDevice) {
 	e := openFaulty(t, d, &faulty{}, Config{}, 0)
-	refused := func() bool { // false when the request, which takes a millisecond, was over before the reset came to the loop
-		for d, err := range e.Stream(t.Context(), Request{PromptTokenIDs: prompt100, Sampling: SamplingParams{MaxTokens: 50, IgnoreEOS: true}}) {
-			require.NoError(t, err)
-			if len(d.TokenIDs) > 0 {
-				err := e.ResetPrefixCache(t.Context())
-				if err != nil {
-					require.ErrorIs(t, err, ErrBlocksInUse)
+	ctx, stop := context.WithCancel(t.Context())
+	var load sync.WaitGroup
+	for range 2 {
+		load.Go(func() {
+			for ctx.Err() == nil {
+				_, err := e.Generate(ctx, Request{PromptTokenIDs: prompt100, Sampling: SamplingParams{MaxTokens: 50, IgnoreEOS: true}})
+				if ctx.Err() == nil {
+					assert.NoError(t, err)
 				}
-				return err != nil
 			}
+		})
+	}
+	// The load goes on until a reset has come to the loop while a request held blocks.
+	require.Eventually(t, func() bool {
+		err := e.ResetPrefixCache(t.Context())
+		if err != nil {
+			assert.ErrorIs(t, err, ErrBlocksInUse)
 		}
-		return false
-	}
-	for attempt := 0; !refused(); attempt++ {
-		require.Less(t, attempt, 100, "no reset was refused while a request held blocks")
-	}
-	require.Eventually(t, func() bool { return e.ResetPrefixCache(t.Context()) == nil }, 5*time.Second, time.Millisecond)
+		return err != nil
+	}, time.Minute, time.Microsecond)
+	stop()
+	load.Wait()
+	require.Eventually(t, func() bool { return e.ResetPrefixCache(t.Context()) == nil }, time.Minute, time.Millisecond)
 	assert.Zero(t, e.Stats().OffloadBlocksUsed)
 }
 
@@ -319,7 +323,7 @@ func testAbortWhileLoading(t *testing.T, d testDevice) {
 	one(t, e, ids(20, 5), SamplingParams{MaxTokens: 3}) // others go on
 	cancel()
 	assert.ErrorIs(t, <-done, context.Canceled)
-	require.Eventually(t, func() bool { return e.Stats().KVBlocksUsed == 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return e.Stats().KVBlocksUsed == 0 }, time.Minute, time.Millisecond)
 	release()
 }
 

@@ -282,7 +282,7 @@ func TestSleepQueuedBeforeWake(t *testing.T) {
 	results := make(chan error, 3)
 	queued := func(n int, call func() error) { // call, and wait until this many are queued
 		go func() { results <- call() }()
-		assert.Eventually(t, func() bool { return queue() == n }, 5*time.Second, time.Millisecond)
+		assert.Eventually(t, func() bool { return queue() == n }, time.Minute, time.Millisecond)
 	}
 	in, gate := make(chan struct{}), make(chan struct{})
 	post(func() { close(in); <-gate }) // the loop takes what is queued meanwhile as one

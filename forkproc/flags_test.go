@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -60,10 +59,8 @@ func TestFailFastLosesNothing(t *testing.T) {
 
 // A parent with little time gives the child less, so that the child's stacks are in the output and not the parent's.
 func TestDeadlinesAreNested(t *testing.T) {
-	start := time.Now()
 	out, _, code := run(t, []string{"SUITE_HANG=1"}, suiteBinary(t), "-test.run=^TestHang$", "-test.v", "-test.timeout=2s")
 	require.Equal(t, 1, code, "the parent ends well: %s", out)
-	require.Less(t, time.Since(start), 2*time.Second)
 	text := string(out)
 	require.Contains(t, text, "panic: test timed out after 1.")
 	require.Contains(t, text, "suite.hang(", "the stack of the function that hangs")

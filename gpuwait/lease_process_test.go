@@ -206,13 +206,11 @@ func TestLeaseInChild(t *testing.T) {
 	assert.Equal(t, "["+gpu1+"] with 0 files", answer(t, lines, "leased "), "the child's Acquire takes the device that its parent leased for it")
 	child.Wait()
 
-	start := time.Now()
 	child, _ = holderProcess(t, dir, "acquire")
 	child.Stdout = nil
 	out, err := child.Output()
 	require.NoError(t, err)
 	assert.Contains(t, string(out), "held by this process's own parent", "without the environment it would wait for its parent, which waits for it")
-	assert.Less(t, time.Since(start), 5*time.Second)
 
 	l.Release()
 	stranger, err := gpuwait.AcquireContext(t.Context(), 1, gpuwait.LeaseDir(dir), gpuwait.Devices(gpu2), gpuwait.From(twoGPUs(0, 0)), gpuwait.As("TestStranger"))
@@ -232,9 +230,7 @@ func TestLeaseTwiceInChild(t *testing.T) {
 	opts := []gpuwait.LeaseOption{gpuwait.From(twoGPUs(0, 0)), everything, gpuwait.Devices(gpu1)}
 	lease := gpuwait.Acquire(t, 1, forTest(opts)...)
 	forkproc.Run(t, func(t *testing.T) {
-		start := time.Now()
 		_, err := gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.As(t.Name()+"/sub"), gpuwait.Timeout(10*time.Second))...)
 		require.ErrorContains(t, err, "TestLeaseTwiceInChild holds it already")
-		assert.Less(t, time.Since(start), 5*time.Second, "said at once")
 	}, forkproc.Env(lease.Env()...), forkproc.Files(lease.Files()...))
 }

@@ -83,10 +83,8 @@ func TestLeaseThatWouldWaitForItself(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Release()
 	for _, name := range []string{"TestX", "TestX/sub"} {
-		start := time.Now()
 		_, err = gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.As(name))...)
 		require.ErrorContains(t, err, "TestX holds it already")
-		assert.Less(t, time.Since(start), time.Second, "said at once")
 	}
 }
 
@@ -95,10 +93,8 @@ func TestLeaseWaitsUntilShortlyBeforeTheTestsDeadline(t *testing.T) {
 	l, err := gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.As("TestSlow"))...)
 	require.NoError(t, err)
 	defer l.Release()
-	ft := &fakeT{name: "TestWaits", deadline: time.Now().Add(2 * time.Second)}
-	start := time.Now()
-	ft.run(func() { gpuwait.Acquire(ft, 1, forTest(opts, gpuwait.Grace(1900*time.Millisecond))...) })
-	assert.Less(t, time.Since(start), 1500*time.Millisecond)
+	ft := &fakeT{name: "TestWaits", deadline: time.Now().Add(time.Hour)}
+	ft.run(func() { gpuwait.Acquire(ft, 1, forTest(opts, gpuwait.Grace(time.Hour-100*time.Millisecond))...) })
 	assert.Contains(t, ft.fatal, "leased by pid")
 	assert.Contains(t, ft.fatal, "TestSlow")
 	assert.Contains(t, ft.fatal, "the test's own deadline is near")

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -27,9 +26,7 @@ func TestServeEndsWithoutWholeRequests(t *testing.T) {
 	}
 	code := s.status("/health") // all of them were accepted before
 	assert.Equal(t, 200, code)
-	began := time.Now()
 	s.signal(syscall.SIGTERM)
 	s.exit(exitDone)
-	assert.Less(t, time.Since(began), 4*time.Second)
 	assert.NotContains(t, s.stderr.String(), "cut off")
 }

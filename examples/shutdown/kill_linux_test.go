@@ -19,7 +19,7 @@ import (
 
 // 6. SIGKILL of the core, of its parent, of both, at random moments: from the first instruction of the parent to the middle of its requests.
 
-// TestKillCore: the caller has an error within a second, and Shutdown still proves that all is
+// TestKillCore: the caller has an error, and Shutdown still proves that all is
 // gone.
 func TestKillCore(t *testing.T) {
 	inChildCores(t, "SIGKILL of the core, at random", func(t *testing.T, cfg engine.Config) {
@@ -33,9 +33,7 @@ func TestKillCore(t *testing.T) {
 			}()
 			time.Sleep(rand.N(20 * time.Millisecond))
 			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-			died := time.Now()
 			a := <-answered
-			assert.Less(t, time.Since(died), time.Second)
 			assert.ErrorIs(t, a.err, engine.ErrEngineDead)
 			assert.ErrorContains(t, a.err, fmt.Sprintf("core process %d was killed by SIGKILL", pid))
 			gone(t, r)

@@ -24,7 +24,7 @@ func TestOddName(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	pid := cmd.Process.Pid
-	require.Eventually(t, func() bool { return procfs.CommandLine(pid) == "a) Z 1 (b -c read line" }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return procfs.CommandLine(pid) == "a) Z 1 (b -c read line" }, time.Minute, time.Millisecond)
 	st, ok := procfs.StatOf(pid)
 	require.True(t, ok)
 	require.Equal(t, "a) Z 1 (b", st.Command)
@@ -34,7 +34,7 @@ func TestOddName(t *testing.T) {
 	require.Equal(t, "last", v)
 
 	require.NoError(t, cmd.Process.Kill())
-	require.Eventually(t, func() bool { st, _ := procfs.StatOf(pid); return st.Dead() }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { st, _ := procfs.StatOf(pid); return st.Dead() }, time.Minute, time.Millisecond)
 	_ = cmd.Wait()
 	_, ok = procfs.StatOf(pid)
 	require.False(t, ok)

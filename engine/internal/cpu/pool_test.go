@@ -50,12 +50,10 @@ func TestRunWithFewerProcessorsThanThreads(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	p := pool(t, 8, Generic)
 	var sum atomic.Int64
-	start := time.Now()
 	for range 2000 {
 		p.Run(16, 1, func(lo, _ int) { sum.Add(int64(lo)) })
 	}
 	require.EqualValues(t, 2000*120, sum.Load())
-	require.Less(t, time.Since(start), 5*time.Second)
 }
 
 func TestRunFromManyGoroutinesAndNested(t *testing.T) {

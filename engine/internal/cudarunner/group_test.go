@@ -256,7 +256,7 @@ func TestGroupNCCLAborts(t *testing.T) {
 		f.armed.Store(true)
 		began := time.Now()
 		require.ErrorIs(t, threeSteps(g), errPlanted)
-		require.Less(t, time.Since(began), closeTimeout/6)
+		require.Less(t, time.Since(began), closeTimeout, "the step waited for the abort")
 		launches = s.Calls("cuGraphLaunch") // the other rank's may have been one
 		_, err = g.Execute(oneStep())
 		require.ErrorIs(t, err, modelrunner.ErrAborted)

@@ -256,7 +256,7 @@ func TestGroupNamesWhoHangs(t *testing.T) {
 	go func() { _, err := g.Execute(&Batch{}); done <- err }()
 	require.Eventually(t, func() bool {
 		return m.Waiting(0) && m.Waiting(2) && len(busy()) == 1
-	}, time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.Equal(t, []string{"rank 1 (fake:1)"}, busy())
 	close(late)
 	require.NoError(t, <-done)
