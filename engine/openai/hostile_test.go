@@ -143,6 +143,7 @@ func TestBodiesInFlight(t *testing.T) {
 	go func() { over <- do(held).Code }()
 	_, err = io.WriteString(hold, large[:200<<10])
 	require.NoError(t, err)
+	require.Eventually(t, func() bool { return s.bodies.Load() == 200<<10-freeBody }, time.Minute, time.Millisecond, "all of it has been counted")
 	w := do(strings.NewReader(large))
 	assert.Equal(t, 429, w.Code)
 	assert.Contains(t, w.Body.String(), "MaxBodies")
