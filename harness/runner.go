@@ -201,15 +201,18 @@ func logTo(t TB) Option {
 	}
 }
 
-// repro is the command that runs this test alone. The package is that of the innermost caller
-// outside this one.
+// reproduce returns the command that runs this test alone. Where the binary does not record its
+// package, it is that of the innermost caller outside of the fixture.
 func reproduce(test string) string {
+	if pkg := repro.Package(); pkg != "" {
+		return repro.Command(pkg, test)
+	}
 	pcs := make([]uintptr, 16)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
 	pkg := "."
 	for {
 		f, more := frames.Next()
-		if p := packageOf(f.Function); p != packageOf(thisPackage) {
+		if p := packageOf(f.Function); p != thisPackage && p != bundledPackage {
 			pkg = strings.TrimSuffix(p, "_test") // an external test package is run by the name of its folder
 			break
 		}
