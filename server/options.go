@@ -95,9 +95,10 @@ func ExitCode(codes ...int) Option {
 	return option(func(c *config) { c.codes = append(c.codes, codes...) })
 }
 
-// StallTimeout ends a start when the server has printed nothing for so long, while the rest of the time is still left. A server
-// that reports the progress of a download is not ended. By default silence is only reported.
-func StallTimeout(d time.Duration) Option { return option(func(c *config) { c.stall = d }) }
+// StallTimeout ends a start in which the server prints nothing for so long, and a [Server.Pull] without progress (default one
+// minute), while the rest of the time is still left. A server that reports the progress of a download is not ended. By default a
+// start that is silent is only reported.
+func StallTimeout(d time.Duration) AttachOption { return attachOption(func(c *config) { c.stall = d }) }
 
 // Secret masks values in logs, command lines and errors. The values of variables and flags whose names say that they are secret
 // (token, key, password, …) are masked anyway.

@@ -91,6 +91,22 @@ func TestRealServers(t *testing.T) {
 // notRun marks what no test has shown yet.
 const notRun = "not run"
 
+// A llama-server with --embeddings has vectors, and answers no completions then.
+func TestLlamaCppEmbeddings(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: starts a real server")
+	}
+	installed(t, "llama-server")
+	s := started(t, server.LlamaCpp(bundledGGUF(t), "--embeddings", "--pooling", "mean", "--parallel", "1", "--threads", "1", "--threads-batch", "1"))
+	v, err := s.Embed(within(t), "The lighthouse", "2+3=", "The lighthouse")
+	require.NoError(t, err)
+	require.Len(t, v, 3)
+	require.Len(t, v[0], 256, "the bundled model's width")
+	require.InDeltaSlice(t, v[0], v[2], 1e-5)
+	require.NotEqual(t, v[0], v[1])
+	require.NoError(t, s.Stop(within(t)).Err())
+}
+
 // documented is a cell of the table in docs/servers.md; cell itself where there is no documentation.
 func documented(t *testing.T, column, row, cell string) string {
 	t.Helper()

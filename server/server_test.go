@@ -385,10 +385,18 @@ func TestUnsupported(t *testing.T) {
 }
 
 func TestPullStalls(t *testing.T) {
-	s := started(t, stubServer().With(server.Speaks(server.ProtocolOllama), server.Model("m"), server.ReadyHTTP("/health"), server.StallTimeout(time.Second)))
-	err := s.Pull(within(t), "llama3")
-	require.ErrorContains(t, err, "the download of llama3 has stalled")
-	require.ErrorContains(t, err, "pulling, 2 of 10 bytes")
+	stub := started(t, stubServer())
+	for stall := 200 * time.Millisecond; ; stall *= 2 { // more, when the first news took longer
+		s, err := server.Attach(stub.URL()).With(server.Speaks(server.ProtocolOllama), server.Model("m"), server.StallTimeout(stall)).Start(within(t))
+		require.NoError(t, err)
+		err = s.Pull(within(t), "llama3")
+		require.ErrorContains(t, err, "the download of llama3 has stalled")
+		require.NoError(t, s.Stop(within(t)).Err())
+		if strings.Contains(err.Error(), "pulling, 2 of 10 bytes") {
+			break
+		}
+		require.Less(t, stall, long, err.Error())
+	}
 }
 
 func TestAttach(t *testing.T) {

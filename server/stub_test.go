@@ -148,6 +148,8 @@ func (f *stubFlags) serve() int {
 	mux.HandleFunc("POST /reset_prefix_cache", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Println("prefix cache reset")
 	})
+	mux.HandleFunc("/api/version", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/api/ps", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") })
 	mux.HandleFunc("/api/pull", func(w http.ResponseWriter, r *http.Request) {
 		for i := range 3 {
 			fmt.Fprintf(w, `{"status":"pulling","total":10,"completed":%d}`+"\n", i)
