@@ -28,8 +28,8 @@ type hostItem struct {
 }
 
 // Snapshot lists what this process holds of its host: open file descriptors and what they are, sockets and listening ports, mapped files,
-// devices and shared memory, entries of /dev/shm that are in use here or named after this process, child processes and their descendants, and
-// all entries of the given folders.
+// devices and shared memory, entries of /dev/shm that are in use here or named after this process, System V segments, child processes and their
+// descendants, and all entries of the given folders and their subfolders.
 func Snapshot(dirs ...string) (*HostState, error) { return snapshot(dirs) }
 
 // Diff lists what is in after and was not in before, processes first.

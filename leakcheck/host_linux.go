@@ -30,9 +30,47 @@ func snapshot(dirs []string) (*HostState, error) {
 	}
 	h.folder("/dev/shm", SharedMemory, func(path string) bool { return inUse[path] || namesOne(path, append(pids, os.Getpid())) })
 	for _, d := range dirs {
-		h.folder(d, TemporaryFile, func(string) bool { return true })
+		h.tree(d)
 	}
+	h.segments(append(pids, os.Getpid()))
 	return h, nil
+}
+
+// most entries of a folder and its subfolders that are listed.
+const mostFiles = 10_000
+
+// tree lists a folder and its subfolders.
+func (h *HostState) tree(dir string) {
+	listed := 0
+	filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error { //nolint:errcheck // what cannot be read is not listed
+		switch {
+		case err != nil || path == dir:
+			return nil
+		case listed == mostFiles:
+			return filepath.SkipAll
+		}
+		listed++
+		h.entry(path, e, TemporaryFile, true)
+		return nil
+	})
+}
+
+// segments lists the System V shared memory that one of the processes made: it stays until someone removes it.
+func (h *HostState) segments(pids []int) {
+	rows := procTable("/proc/sysvipc/shm") // key shmid perms size cpid lpid nattch …
+	for _, f := range rows {
+		if len(f) < 7 {
+			continue
+		}
+		creator, _ := strconv.Atoi(f[4])
+		if !slices.Contains(pids, creator) {
+			continue
+		}
+		key, _ := strconv.ParseInt(f[0], 10, 64)
+		what := fmt.Sprintf("SysV segment with key %#x", uint32(key))
+		h.add(SharedMemory, "segment "+f[1], fmt.Sprintf("%s is left behind: id %s, %s bytes, made by pid %d, %s attached (ipcrm -m %s removes it)",
+			what, f[1], f[3], creator, f[6], f[1]), what)
+	}
 }
 
 func (h *HostState) add(kind Kind, key, name, what string) {
@@ -52,6 +90,7 @@ func (h *HostState) descriptors(inUse map[string]bool) error {
 		return err
 	}
 	var sockets map[string]string
+	var poller map[string]bool
 	for _, fd := range fds {
 		target, err := os.Readlink("/proc/self/fd/" + fd)
 		if err != nil || fd == own {
@@ -71,8 +110,13 @@ func (h *HostState) descriptors(inUse map[string]bool) error {
 			what = "pipe:"
 		case class == "anon_inode":
 			what = "anon_inode:" + rest
-			if strings.Contains(rest, "eventpoll") || strings.Contains(rest, "eventfd") && runtimePoller(fd) {
-				continue // the Go runtime's poller opens these at the first use of a file or socket that can block, once
+			if strings.Contains(rest, "eventpoll") || strings.Contains(rest, "eventfd") {
+				if poller == nil {
+					poller = runtimePoller()
+				}
+				if poller[fd] {
+					continue // opened once, at the first use of a file or socket that can block
+				}
 			}
 		case strings.HasPrefix(target, "/"):
 			inUse[strings.TrimSuffix(target, " (deleted)")] = true
@@ -92,20 +136,45 @@ func describeFD(what, target string) string {
 	return what
 }
 
-// runtimePoller tells the eventfd of the runtime's network poller: it is watched by an epoll descriptor of this process.
-func runtimePoller(fd string) bool {
+// runtimePoller finds the descriptors of the Go runtime's network poller: the epoll descriptor that watches what Go opens, and the eventfd that
+// wakes it, which alone is not watched for edges.
+func runtimePoller() map[string]bool {
+	out := map[string]bool{}
+	r, w, err := os.Pipe() // Go watches it
+	if err != nil {
+		return out
+	}
+	defer r.Close()
+	defer w.Close()
+	var probe string
+	if c, err := r.SyscallConn(); err == nil {
+		c.Control(func(fd uintptr) { probe = strconv.Itoa(int(fd)) }) //nolint:errcheck // without it nothing is found
+	}
 	all, _ := filepath.Glob("/proc/self/fdinfo/*")
 	for _, info := range all {
 		text, _ := os.ReadFile(info)
-		if slices.ContainsFunc(strings.Split(string(text), "\n"), func(l string) bool {
-			f := strings.Fields(l)
-			return len(f) > 1 && f[0] == "tfd:" && f[1] == fd
-		}) {
-			return true
+		watched := map[string]uint64{} // descriptor → events
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 3 && f[0] == "tfd:" && f[2] == "events:" {
+				watched[f[1]], _ = strconv.ParseUint(f[3], 16, 64)
+			}
+		}
+		if _, ok := watched[probe]; !ok {
+			continue
+		}
+		out[filepath.Base(info)] = true
+		for fd, events := range watched {
+			target, _ := os.Readlink("/proc/self/fd/" + fd)
+			if events&edgeTriggered == 0 && strings.Contains(target, "eventfd") {
+				out[fd] = true
+			}
 		}
 	}
-	return false
+	return out
 }
+
+// edgeTriggered is EPOLLET.
+const edgeTriggered = 1 << 31
 
 // readSockets maps inodes to "tcp 127.0.0.1:8080 listening", "unix /run/x.sock".
 func readSockets() map[string]string {
@@ -184,8 +253,8 @@ func (h *HostState) mappings() (inUse map[string]bool, err error) {
 			continue
 		}
 		path := strings.Join(f[5:], " ")
-		if strings.Contains(f[1], "x") || isLibrary(path) {
-			continue // programs and libraries stay for good
+		if strings.Contains(f[1], "x") && kindOfFile(path) == Mapping || isLibrary(path) {
+			continue // programs and libraries stay for good; code in shared memory is a compiler's, of this process
 		}
 		inUse[strings.TrimSuffix(path, " (deleted)")] = true
 		seen[path]++
@@ -242,22 +311,27 @@ func (h *HostState) folder(dir string, kind Kind, mine func(path string) bool) {
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		size := ""
-		if err == nil && info.Mode().IsRegular() {
-			size = fmt.Sprintf(" (%d bytes)", info.Size())
-		}
-		what := "file"
-		if e.IsDir() {
-			what = "folder"
-		} else if e.Type()&fs.ModeSocket != 0 {
-			what = "unix socket"
-		}
-		h.items["file "+path] = hostItem{kind: kind, name: fmt.Sprintf("%s %s is left behind%s", what, path, size), what: path, uncertain: !mine(path)}
+		h.entry(path, e, kind, mine(path))
 	}
+}
+
+// entry adds one entry of a folder, unless it has just gone.
+func (h *HostState) entry(path string, e fs.DirEntry, kind Kind, certain bool) {
+	info, err := e.Info()
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	size := ""
+	if err == nil && info.Mode().IsRegular() {
+		size = fmt.Sprintf(" (%d bytes)", info.Size())
+	}
+	what := "file"
+	if e.IsDir() {
+		what = "folder"
+	} else if e.Type()&fs.ModeSocket != 0 {
+		what = "unix socket"
+	}
+	h.items["file "+path] = hostItem{kind: kind, name: fmt.Sprintf("%s %s is left behind%s", what, path, size), what: path, uncertain: !certain}
 }
 
 var number = regexp.MustCompile(`[0-9]+`)
