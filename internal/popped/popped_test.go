@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-type engine struct{ name [64]byte }
+type engine struct{ _ [64]byte }
 
 func (*engine) close() {}
 
