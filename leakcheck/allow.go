@@ -9,22 +9,26 @@ import (
 	"sync/atomic"
 )
 
-// ErrPattern is wrapped by the error of a check that was given an [Allow] whose pattern can match nothing.
+// ErrPattern is wrapped by the error of a check that was given an [Allow] whose pattern can match
+// nothing.
 var ErrPattern = errors.New("leakcheck: not a pattern")
 
-// Allow accepts a finding: a known leak of a library, a goroutine that lives as long as the process. The pattern is compared with the whole of
-// [Finding.Signature], which starts with the kind; "*" stands for any text. Copy it from the report:
+// Allow accepts a finding: a known leak of a library, a goroutine that lives as long as the
+// process. The pattern is compared with the whole of [Finding.Signature], which starts with the
+// kind; "*" stands for any text. Copy it from the report:
 //
 //	leakcheck.Allow("reference: global github.com/acme/llm.kwCache → *llm.Engine", "one entry for each model, never more")
 //	leakcheck.Allow("goroutine: go.opencensus.io/stats/view.(*worker).start created by *", "started once by its init")
 //
-// The reason is for the reader of the test, and is listed in [Error.Accepted]. [Guard] logs an Allow that matched nothing: it can go.
+// The reason is for the reader of the test, and is listed in [Error.Accepted]. [Guard] logs an
+// Allow that matched nothing: it can go.
 func Allow(pattern, reason string) Option {
 	a := newAllowance(pattern, reason)
 	return func(c *config) { c.allow = append(c.allow, a) }
 }
 
-// Unmatched lists the patterns given to [Allow] in these options that have not matched anything so far.
+// Unmatched lists the patterns given to [Allow] in these options that have not matched anything so
+// far.
 func Unmatched(opts ...Option) (patterns []string) {
 	for _, a := range configure(opts).allow {
 		if !a.matched.Load() {
@@ -68,7 +72,8 @@ func allowed(f Finding, allow []*allowance) *allowance {
 	return nil
 }
 
-// newError sorts findings into those that count and those that an Allow accepts; nil when none counts.
+// newError sorts findings into those that count and those that an Allow accepts; nil when none
+// counts.
 func newError(fs []Finding, allow []*allowance) error {
 	var errs []error
 	seen := map[string]bool{}

@@ -21,7 +21,8 @@ type tree struct {
 	_           [2]uint64
 }
 
-// grow builds a heap of about so many bytes: a tree of small objects of 48 and 64 bytes, half of them without pointers, scattered over the heap.
+// grow builds a heap of about that many bytes: a tree of small objects of 48 and 64 bytes, half of
+// them without pointers, scattered over the heap.
 func grow(bytes int) *tree {
 	nodes := make([]*tree, max(2, bytes/112))
 	for i := range nodes {

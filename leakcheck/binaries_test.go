@@ -16,8 +16,8 @@ import (
 
 var binaries = flag.Bool("binaries", false, "run TestBinaries: it builds this test in every way, a minute or two")
 
-// TestBinaries prints the confusion matrix of each kind of binary: for each kind of leak how many were planted, found and their culprit named, and
-// the median time of a check that found one.
+// TestBinaries prints the confusion matrix of each kind of binary: for each kind of leak how many
+// were planted, found and their culprit named, and the median time of a check that found one.
 //
 //	go test ./leakcheck -run Binaries -binaries -v -timeout 30m
 func TestBinaries(t *testing.T) {
@@ -78,7 +78,8 @@ func TestBinaries(t *testing.T) {
 				assert.NoError(t, err)
 				return
 			}
-			// no name is better than a wrong one: each root is a function of the right package, or said to be unknown
+			// no name is better than a wrong one: each root is a function of the right package, or
+			// said to be unknown
 			for _, line := range regexp.MustCompile(`(?m)^ +global  [^ \d].*`).FindAllString(string(out), -1) {
 				assert.True(t, strings.Contains(line, "a variable used by") || strings.Contains(line, "name is unknown"), line)
 			}

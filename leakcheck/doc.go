@@ -1,6 +1,7 @@
-// Package leakcheck proves that what a test started is gone, or says what is left and who keeps it: goroutines, references, device buffers,
-// files, sockets, mappings, processes, and growth over many rounds. It works from the _test.go files of any module, with any engine; none of
-// it needs a flag, a debugger or a tool. A check that passes costs about one garbage collection.
+// Package leakcheck proves that what a test started is gone, or says what is left and who keeps it:
+// goroutines, references, device buffers, files, sockets, mappings, processes, and growth over many
+// rounds. It works from the _test.go files of any module, with any engine; none of it needs a flag,
+// a debugger or a tool. A check that passes costs about one garbage collection.
 //
 // The shortest use:
 //
@@ -12,13 +13,15 @@
 //		...
 //	}
 //
-// Every check has a core that takes a context and returns a [*Error] with one [Finding] a cause: [Ref.Released] and [Released] (references),
-// [Scope.Gone] (goroutines), [Freed] (buffers), [HostState.Restored] (files, sockets, mappings, processes), [MeasureGrowth] (growth).
+// Every check has a core that takes a context and returns a [*Error] with one [Finding] a cause:
+// [Ref.Released] and [Released] (references), [Scope.Gone] (goroutines), [Freed] (buffers),
+// [HostState.Restored] (files, sockets, mappings, processes), [MeasureGrowth] (growth).
 //
 // # What it prints
 //
-// A reference. The path leads from a root to the tracked object: a global variable, a goroutine, a timer, a finalizer or a cleanup, then fields,
-// keys, captured variables. Storage of slices and maps is part of the field: ".entries[17].req".
+// A reference. The path leads from a root to the tracked object: a global variable, a goroutine, a
+// timer, a finalizer or a cleanup, then fields, keys, captured variables. Storage of slices and
+// maps is part of the field: ".entries[17].req".
 //
 //	leakcheck: *llm.ModelRunner (tracked as "modelrunner/0") is still reachable after 1.2s (12 GCs); it keeps 7.0 GiB of device memory (owner weights)
 //	    global  github.com/acme/llm.supportsKwargs  map[*llm.bound]bool
@@ -56,7 +59,8 @@
 //
 // # When it says less
 //
-// A name that cannot be known is not guessed: "object of 96 bytes at 0x1c262ae32040  (type unknown)", "a variable used by llm.Start",
-// "stack slot +0x18 (not in the stack map: …)". When no heap dump can be taken or its format is not known, the finding stands and its note says
-// why there is no path. See docs/leaks.md for what each check proves and what it cannot.
+// A name that cannot be known is not guessed: "object of 96 bytes at 0x1c262ae32040  (type
+// unknown)", "a variable used by llm.Start", "stack slot +0x18 (not in the stack map: …)". When no
+// heap dump can be taken or its format is not known, the finding stands and its note says why there
+// is no path. See docs/leaks.md for what each check proves and what it cannot.
 package leakcheck

@@ -7,8 +7,9 @@ import (
 	"github.com/enginetest/enginetest/leakcheck/internal/retain"
 )
 
-// A check that runs in a test's cleanup can find objects that only the test framework keeps, or a frame that the test left by t.FailNow,
-// t.Skip or a panic. No one can let go of those, so they are not the test's leak.
+// A check that runs in a test's cleanup can find objects that only the test framework keeps, or a
+// frame that the test left by t.FailNow, t.Skip or a panic. No one can let go of those, so they are
+// not the test's leak.
 
 // mayExcuse reports whether a goroutine is in such a state. exiting: one is leaving its frames.
 func mayExcuse() (excuse, exiting bool) {
@@ -29,7 +30,8 @@ func mayExcuse() (excuse, exiting bool) {
 	return excuse, false
 }
 
-// blamed leaves out the refs that only a framework or an exiting test keeps. Where no heap dump can tell, an exiting test is believed.
+// blamed leaves out the refs that only a framework or an exiting test keeps. Where no heap dump can
+// tell, an exiting test is believed.
 func blamed(refs []*Ref) []*Ref {
 	excuse, exiting := mayExcuse()
 	if !excuse {

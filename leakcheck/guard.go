@@ -30,9 +30,11 @@ type Guarded struct {
 	buffers []watched
 }
 
-// Guard makes a test prove that it leaves nothing behind. Call it first: its check is then the last of the test's cleanups. It finds the
-// goroutines that the test started, the objects given to [Guarded.Track] and the buffers of the ledgers given to [Guarded.Buffers]. It is
-// right under t.Parallel. Descriptors, mappings, processes and files belong to the whole process; for those see [Snapshot].
+// Guard makes a test prove that it leaves nothing behind. Call it first: its check is then the last
+// of the test's cleanups. It finds the goroutines that the test started, the objects given to
+// [Guarded.Track] and the buffers of the ledgers given to [Guarded.Buffers]. It is right under
+// t.Parallel. Descriptors, mappings, processes and files belong to the whole process; for those see
+// [Snapshot].
 func Guard(t TB, opts ...Option) *Guarded {
 	t.Helper()
 	g := &Guarded{t: t, opts: opts, scope: NewScope(t.Name(), opts...)}
@@ -63,12 +65,14 @@ func (g *Guarded) Track(name string, v any, opts ...Option) {
 	g.refs = append(g.refs, r)
 }
 
-// Buffers watches a ledger: it must be empty at the end of the test, and when it is collected before. It is held weakly. A reporter that is not
-// a [ledger.Ledger], and has no method Books as that has, cannot be asked any more once it is collected: the log says so.
+// Buffers watches a ledger: it must be empty at the end of the test, and when it is collected
+// before. It is held weakly. A reporter that is not a [ledger.Ledger], and has no method Books as
+// that has, cannot be asked any more once it is collected: the log says so.
 func (g *Guarded) Buffers(rep ledger.Reporter) { g.buffers = append(g.buffers, watch(rep)) }
 
-// check reports what explains the rest first: a goroutine keeps a reference, a reference keeps a buffer. The goroutines are described last,
-// though: asking the runtime's leak profile about them rules out heap dumps.
+// check reports what explains the rest first: a goroutine keeps a reference, a reference keeps a
+// buffer. The goroutines are described last, though: asking the runtime's leak profile about them
+// rules out heap dumps.
 func (g *Guarded) check(ctx context.Context) error {
 	gone, waited := g.scope.wait(ctx)
 	var rest []error

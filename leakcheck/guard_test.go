@@ -90,7 +90,8 @@ func TestGuard(t *testing.T) {
 
 var buffers *ledger.Ledger
 
-// TestGuardInParallel: of three tests that run at the same time, the one that leaks is named and the others pass.
+// TestGuardInParallel: of three tests that run at the same time, the one that leaks is named and
+// the others pass.
 func TestGuardInParallel(t *testing.T) {
 	others := goleak.IgnoreCurrent()
 	stop := make(chan bool)

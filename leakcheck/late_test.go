@@ -16,7 +16,8 @@ type reporter struct{ f func() }
 
 func (r *reporter) Holdings() []ledger.Holding { r.f(); return nil }
 
-// An object that goes between the verdict and the dump is slow. Nothing can be blamed for it, least of all what took its place in memory.
+// An object that goes between the verdict and the dump is slow. Nothing can be blamed for it, least
+// of all what took its place in memory.
 func TestGoneBeforeTheDump(t *testing.T) {
 	rep := &reporter{func() { holder = nil }}
 	holder = newEngine("late")
@@ -31,7 +32,8 @@ func TestGoneBeforeTheDump(t *testing.T) {
 	assert.Empty(t, found.Findings[0].Path, "%v", err)
 }
 
-// TestGoneLater: when an object goes at any moment after the verdict, the culprit is the one that kept it, or none.
+// TestGoneLater: when an object goes at any moment after the verdict, the culprit is the one that
+// kept it, or none.
 func TestGoneLater(t *testing.T) {
 	n, most := 8, 50*time.Millisecond
 	if os.Getenv("ENGINETEST_LONG") != "" {

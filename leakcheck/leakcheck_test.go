@@ -241,7 +241,7 @@ func TestHost(t *testing.T) {
 	require.NoError(t, before.Restored(ctx))
 }
 
-// An entry of /dev/shm that this process has closed may be anybody's; who watches the folder sees it.
+// An entry of /dev/shm that this process has closed may belong to another process; who watches the folder sees it.
 func TestSharedMemoryLeftBehind(t *testing.T) {
 	careful, err := Snapshot()
 	if err != nil {

@@ -21,8 +21,8 @@ type config struct {
 	warmup   int
 }
 
-// defaultPatience is how long a check waits for something that is on its way out when the context sets no nearer end. Goroutines, cleanups
-// and sockets that are really going take milliseconds.
+// defaultPatience is how long a check waits for something that is on its way out when the context
+// sets no nearer end. Goroutines, cleanups and sockets that are really going take milliseconds.
 const defaultPatience = time.Second
 
 func configure(opts []Option) config {
@@ -33,18 +33,21 @@ func configure(opts []Option) config {
 	return c
 }
 
-// Patience sets how long a check waits before it calls something leaked (default one second). The context can only shorten it.
+// Patience sets how long a check waits before it calls something leaked (default one second). The
+// context can only shorten it.
 func Patience(d time.Duration) Option {
 	return func(c *config) { c.patience = d }
 }
 
-// WithoutPaths leaves the search for retention paths out: the verdict alone, at the cost of a few GCs.
+// WithoutPaths leaves the search for retention paths out: the verdict alone, at the cost of a few
+// GCs.
 func WithoutPaths() Option {
 	return func(c *config) { c.noPaths = true }
 }
 
-// DeviceMemory names the device memory that goes with a tracked object: the bytes that rep lists for these owners (all owners when none is
-// given) are part of the report. The reporter is held weakly.
+// DeviceMemory names the device memory that goes with a tracked object: the bytes that rep lists
+// for these owners (all owners when none is given) are part of the report. The reporter is held
+// weakly.
 func DeviceMemory(rep ledger.Reporter, owners ...string) Option {
 	get := weakly(rep)
 	return func(c *config) { c.memory = append(c.memory, memoryOf{get, owners}) }
@@ -55,8 +58,8 @@ type memoryOf struct {
 	owners   []string
 }
 
-// weakly holds a reporter without keeping it alive: it may be the engine that is being watched. Only pointers can be held so; any other
-// value is small and held as it is.
+// weakly holds a reporter without keeping it alive: it may be the engine that is being watched.
+// Only pointers can be held so; any other value is small and held as it is.
 func weakly(rep ledger.Reporter) func() ledger.Reporter {
 	v := reflect.ValueOf(rep)
 	if !v.IsValid() || v.Kind() != reflect.Pointer || v.IsNil() {

@@ -17,7 +17,8 @@ import (
 // outcome is what go test -json says of one test.
 type outcome struct{ Verdict, Output string }
 
-// runOutside runs the tests of a folder of testdata/outside, a module of its own, as its users would.
+// runOutside runs the tests of a folder of testdata/outside, a module of its own, as its users
+// would.
 func runOutside(t *testing.T, pkg string, args ...string) map[string]outcome {
 	t.Helper()
 	cmd := exec.Command("go", append(append([]string{"test", "-json", "-count=1"}, args...), pkg)...)
@@ -50,7 +51,8 @@ func runOutside(t *testing.T, pkg string, args ...string) map[string]outcome {
 
 var verdictWord = regexp.MustCompile(`.*Test(Clean|Skip|Fail|Leak)`)
 
-// TestOutside: with a real *testing.T, in another module, each test gets the verdict that its name starts with, and nothing else.
+// TestOutside: with a real *testing.T, in another module, each test gets the verdict that its name
+// starts with, and nothing else.
 func TestOutside(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds and runs the tests of another module")

@@ -21,7 +21,8 @@ type Step struct {
 	Size uintptr // of the object's slot; 0 for a root
 }
 
-// explain adds to findings the paths that keep their objects. Findings on the path of another one are listed under it.
+// explain adds to findings the paths that keep their objects. Findings on the path of another one
+// are listed under it.
 func explain(refs []*Ref, fs []Finding) []Finding {
 	targets, which := targetsOf(refs)
 	if len(targets) == 0 {
@@ -114,7 +115,8 @@ func group(fs []Finding, under map[int]bool) (out []Finding) {
 	return out
 }
 
-// explainSites says what keeps objects that were allocated at these places ("file:line") and were not there before, alike paths together.
+// explainSites says what keeps objects that were allocated at these places ("file:line") and were
+// not there before, alike paths together.
 func explainSites(sites []string, before map[uint64]bool) (fs []Finding) {
 	paths, err := retain.ExplainSites(sites, before, 4)
 	if err != nil {

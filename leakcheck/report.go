@@ -28,12 +28,15 @@ type Finding struct {
 	Kind Kind
 	// Name identifies it: the name given to Track, "goroutine 34", "fd 7".
 	Name string
-	// Text is what was found in one line; Detail is indented under it: a retention path, a stack, a table.
+	// Text is what was found in one line; Detail is indented under it: a retention path, a stack, a
+	// table.
 	Text   string
 	Detail string
-	// Path leads from a root to a tracked object, root first; nil when it is not known, and for other kinds.
+	// Path leads from a root to a tracked object, root first; nil when it is not known, and for
+	// other kinds.
 	Path []Step
-	// Signature is the same for findings of the same kind, cause and type: the kind, then names without addresses, ids and sizes. Allow matches it.
+	// Signature is the same for findings of the same kind, cause and type: the kind, then names
+	// without addresses, ids and sizes. Allow matches it.
 	Signature string
 	// Reason is that of the Allow that accepts it, in [Error.Accepted].
 	Reason string
@@ -49,7 +52,8 @@ type Finding struct {
 // Error is what every check returns when something is left. Use errors.As to get at the findings.
 type Error struct {
 	Findings []Finding
-	// Accepted are findings that an Allow pattern covers; an Error with nothing but these is never returned.
+	// Accepted are findings that an Allow pattern covers; an Error with nothing but these is never
+	// returned.
 	Accepted []Finding
 }
 

@@ -10,16 +10,19 @@ import (
 	"unsafe"
 )
 
-// labelKey is the pprof label that marks the goroutines of a scope. Its value lists the scopes around it, outermost first: "/3/17/".
+// labelKey is the pprof label that marks the goroutines of a scope. Its value lists the scopes
+// around it, outermost first: "/3/17/".
 const labelKey = "leakcheck"
 
 var lastScope atomic.Int64
 
-// Scope tells the goroutines of one fixture from everybody else's. A goroutine belongs to it when it was started, at any depth, by code that
-// ran in [Scope.Do]: goroutines inherit their creator's pprof labels. So it is right while other tests run in parallel.
+// Scope tells the goroutines of one fixture from all others. A goroutine belongs to it when it was
+// started, at any depth, by code that ran in [Scope.Do]: goroutines inherit their creator's pprof
+// labels. So it is right while other tests run in parallel.
 //
-// Goroutines whose labels were replaced are followed by who created them, and functions that a timer, a cleanup or an older goroutine started
-// belong to it when nothing else ran meanwhile. What it cannot see: work handed to goroutines that were there before.
+// Goroutines whose labels were replaced are followed by who created them, and functions that a
+// timer, a cleanup or an older goroutine started belong to it when nothing else ran at the same
+// time. What it cannot see: work handed to goroutines that were there before.
 type Scope struct {
 	name string
 	mark string // "/17/"
@@ -33,7 +36,8 @@ func NewScope(name string, opts ...Option) *Scope {
 	return &Scope{name: name, mark: "/" + strconv.FormatInt(lastScope.Add(1), 10) + "/", cfg: configure(opts)}
 }
 
-// Do runs f; goroutines that are started meanwhile belong to the scope (and to the scopes around this call). Labels of the caller are kept.
+// Do runs f; goroutines that are started while it runs belong to the scope (and to the scopes
+// around this call). Labels of the caller are kept.
 func (s *Scope) Do(f func()) {
 	defer s.enter()()
 	f()
@@ -52,8 +56,8 @@ func (s *Scope) enter() (leave func()) {
 	}
 }
 
-// The labels of the calling goroutine. runtime/pprof can set them, but neither read nor restore them; these two names are kept stable for
-// the packages that need that (go.dev/issue/67401).
+// The labels of the calling goroutine. runtime/pprof can set them, but neither read nor restore
+// them; these two names are kept stable for the packages that need that (go.dev/issue/67401).
 //
 //go:linkname getLabels runtime/pprof.runtime_getProfLabel
 func getLabels() unsafe.Pointer
@@ -61,7 +65,8 @@ func getLabels() unsafe.Pointer
 //go:linkname setLabels runtime/pprof.runtime_setProfLabel
 func setLabels(unsafe.Pointer)
 
-// labelMap mirrors what runtime/pprof stores (Go 1.24 to 1.26); readable checks that before it is trusted.
+// labelMap mirrors what runtime/pprof stores (Go 1.24 to 1.26); readable checks that before it is
+// trusted.
 type labelMap struct{ list []struct{ key, value string } }
 
 var readable = sync.OnceValue(func() bool {

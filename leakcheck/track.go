@@ -18,8 +18,9 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// ErrNotTrackable is wrapped by the error of a value that the garbage collector cannot answer for: nil, a global variable, memory outside
-// the Go heap, or an object so small that the allocator packs it with strangers.
+// ErrNotTrackable is wrapped by the error of a value that the garbage collector cannot answer for:
+// nil, a global variable, memory outside the Go heap, or an object so small that the allocator
+// packs it with strangers.
 var ErrNotTrackable = errors.New("leakcheck: not trackable")
 
 // Ref is a tracked object. It holds the object weakly and never keeps it alive.
@@ -35,10 +36,12 @@ type Ref struct {
 	resurrected bool // the weak pointer was nil at the verdict, the cleanup has not run
 }
 
-// Track watches the object that v refers to: a pointer's target, a slice's array, a string's bytes, a map, a channel, or a func's closure. [Ref.Released] tells
-// whether it is gone. A value that cannot be tracked makes Released return an error that wraps [ErrNotTrackable].
+// Track watches the object that v refers to: a pointer's target, a slice's array, a string's bytes,
+// a map, a channel, or a func's closure. [Ref.Released] tells whether it is gone. A value that
+// cannot be tracked makes Released return an error that wraps [ErrNotTrackable].
 //
-// The object must be on the Go heap and of 16 bytes or more, or hold a pointer: the allocator packs smaller ones together, and one keeps all.
+// The object must be on the Go heap and of 16 bytes or more, or hold a pointer: the allocator packs
+// smaller ones together, and one keeps all.
 func Track(name string, v any, opts ...Option) *Ref {
 	r := &Ref{name: name, cfg: configure(opts), freed: new(atomic.Bool)}
 	r.err = r.watch(reflect.ValueOf(v))
@@ -92,7 +95,8 @@ func (r *Ref) watch(v reflect.Value) (err error) {
 	return nil
 }
 
-// object gives the address of what v refers to. For a func that is its closure; reflect would give its code.
+// object returns the address of what v refers to. For a func that is its closure; reflect would
+// return its code.
 func object(v reflect.Value) unsafe.Pointer {
 	switch v.Kind() {
 	case reflect.Func:
@@ -123,14 +127,16 @@ func hasPointers(t reflect.Type) bool {
 	return true
 }
 
-// Released waits until the object is gone, and returns nil; otherwise a [*Error] with the shortest path that keeps it. It collects garbage
-// until nothing changes any more (three cycles without progress, and the patience spent), so a finalizer chain or a sync.Pool does not count
-// as a leak. The context bounds only the waiting between collections.
+// Released waits until the object is gone, and returns nil; otherwise a [*Error] with the shortest
+// path that keeps it. It collects garbage until nothing changes any more (three cycles without
+// progress, and the patience spent), so a finalizer chain or a sync.Pool does not count as a leak.
+// The context bounds only the waiting between collections.
 //
 //go:noinline
 func (r *Ref) Released(ctx context.Context) error { return Released(ctx, r) }
 
-// Released is [Ref.Released] for many objects at once: one series of collections, one search, and findings grouped by their cause.
+// Released is [Ref.Released] for many objects at once: one series of collections, one search, and
+// findings grouped by their cause.
 func Released(ctx context.Context, refs ...*Ref) error {
 	var errs []error
 	var watched []*Ref
@@ -157,7 +163,8 @@ func Released(ctx context.Context, refs ...*Ref) error {
 	return errors.Join(errs...)
 }
 
-// collect runs the garbage collector until all refs are gone, or three cycles in a row brought nothing and the patience is spent.
+// collect runs the garbage collector until all refs are gone, or three cycles in a row brought
+// nothing and the patience is spent.
 //
 // When an eighth of the patience is spent, it starts to prepare the explanation; stop ends that.
 func collect(ctx context.Context, refs []*Ref, cfg config) (left []*Ref, gcs int, stop func()) {
@@ -194,8 +201,10 @@ func collect(ctx context.Context, refs []*Ref, cfg config) (left []*Ref, gcs int
 	return left, gcs, stop
 }
 
-// dropStopped makes each of Go's processors drop its stopped timers. One that was stopped stays with its function on the processor that it was set on, until that
-// one next looks at its timers and more than a quarter of them are stopped, or until it was due: what it keeps meanwhile is nobody's leak.
+// dropStopped makes each of Go's processors drop its stopped timers. One that was stopped stays
+// with its function on the processor that it was set on, until that one next looks at its timers
+// and more than a quarter of them are stopped, or until it was due: what it keeps until then is not
+// a leak.
 func dropStopped() {
 	n := int32(runtime.GOMAXPROCS(0)) //nolint:gosec // a number of processors
 	var here atomic.Int32
@@ -217,8 +226,8 @@ func dropStopped() {
 	wg.Wait()
 }
 
-// unfreed keeps the refs whose cleanup has not run. Cleanups run on a goroutine of their own just after a collection, so an object that is
-// unreachable already gets a few milliseconds.
+// unfreed keeps the refs whose cleanup has not run. Cleanups run on a goroutine of their own just
+// after a collection, so an object that is unreachable already gets a few milliseconds.
 func unfreed(refs []*Ref) []*Ref {
 	deadline := time.Now().Add(5 * time.Millisecond)
 	for spins := 0; ; spins++ {
@@ -274,7 +283,7 @@ func (r *Ref) verdict(took time.Duration, gcs int) string {
 	return s
 }
 
-// deviceMemory gives "7.2 GiB of device memory (owner weights)", or "".
+// deviceMemory returns "7.2 GiB of device memory (owner weights)", or "".
 func (r *Ref) deviceMemory() string {
 	var bytes int64
 	var owners []string

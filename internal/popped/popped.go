@@ -1,5 +1,6 @@
-// Package popped clears the cleanups that the testing package has already run. Testing pops a cleanup off its list and leaves the slot as it
-// is, so the list's array keeps the function, and all that it captured, for as long as the test is remembered.
+// Package popped clears the cleanups that the testing package has already run. Testing pops a
+// cleanup off its list and leaves the slot as it is, so the list's array keeps the function, and
+// all that it captured, for as long as the test is remembered.
 package popped
 
 import (
@@ -10,7 +11,8 @@ import (
 	"unsafe"
 )
 
-// fields are the offsets of what Clear needs in testing's common, the first field of a T, a B and an F.
+// fields are the offsets of what Clear needs in testing's common, the first field of a T, a B and
+// an F.
 type fields struct {
 	mu, cleanups, sub uintptr
 	ok                bool
@@ -37,8 +39,9 @@ var layout = sync.OnceValue(func() (f fields) {
 	return f
 })
 
-// Clear clears the slots of the cleanups that have run, of a test and of its parallel subtests. Call it from a cleanup: then the subtests have
-// ended. tb is a *testing.T, B or F, or a struct that embeds one; for any other value, and when testing's layout is not known, it does nothing.
+// Clear clears the slots of the cleanups that have run, of a test and of its parallel subtests.
+// Call it from a cleanup: then the subtests have ended. tb is a *testing.T, B or F, or a struct
+// that embeds one; for any other value, and when testing's layout is not known, it does nothing.
 func Clear(tb any) {
 	f := layout()
 	t := find(reflect.ValueOf(tb), 4)
@@ -85,7 +88,8 @@ func find(v reflect.Value, depth int) unsafe.Pointer {
 	return nil
 }
 
-// Slots returns the list of cleanups of a test: its address, its length and its capacity, read from a copy of the test's memory.
+// Slots returns the list of cleanups of a test: its address, its length and its capacity, read from
+// a copy of the test's memory.
 func Slots(test []byte) (addr, length, capacity uint64, ok bool) {
 	f := layout()
 	if !f.ok || uint64(len(test)) < uint64(f.cleanups)+24 {

@@ -17,7 +17,8 @@ func (*engine) close() {}
 //go:noinline
 func open() *engine { return &engine{} }
 
-// gone reports whether w is collected after clear. The cleanups of a test run in the reverse order of their registration.
+// gone reports whether w is collected after clear. The cleanups of a test run in the reverse order
+// of their registration.
 func gone[T any](w weak.Pointer[T]) bool {
 	runtime.GC()
 	return w.Value() == nil
@@ -51,7 +52,8 @@ func TestClear(t *testing.T) {
 	}
 }
 
-// TestPoppedStays: without Clear the engine stays. Should this fail, testing clears its slots by itself, and this package can go.
+// TestPoppedStays: without Clear the engine stays. Should this fail, testing clears its slots by
+// itself, and this package can go.
 func TestPoppedStays(t *testing.T) {
 	var w weak.Pointer[engine]
 	t.Cleanup(func() { assert.False(t, gone(w)) })

@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestManySystemCalls takes dumps in a child whose goroutines return from system calls all the time. Without the ballast, Go 1.26 kills it
-// ("dumpgs in STW - bad status") once in a few hundred dumps.
+// TestManySystemCalls takes dumps in a child whose goroutines return from system calls all the
+// time. Without the ballast, Go 1.26 kills it ("dumpgs in STW - bad status") once in a few hundred
+// dumps.
 func TestManySystemCalls(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("HEAPDUMP_CRASH")); err == nil {
 		for range 4 {

@@ -1,8 +1,10 @@
-// Package heapdump takes a heap dump of the running process (runtime/debug.WriteHeapDump) and answers graph questions about it: which object
-// lies at an address, what points where, and the shortest way from a root to an object.
+// Package heapdump takes a heap dump of the running process (runtime/debug.WriteHeapDump) and
+// answers graph questions about it: which object lies at an address, what points where, and the
+// shortest way from a root to an object.
 //
-// The format is that of Go 1.7 to 1.26 (header "go1.7 heap dump"). It holds every object's bytes and the exact places of its pointers, stacks
-// with their frames, the data segments, finalizers and allocation samples; it names no types. Anything unknown in it is an error.
+// The format is that of Go 1.7 to 1.26 (header "go1.7 heap dump"). It holds every object's bytes
+// and the exact places of its pointers, stacks with their frames, the data segments, finalizers and
+// allocation samples; it names no types. Anything unknown in it is an error.
 package heapdump
 
 import (
@@ -93,7 +95,7 @@ func newNode(pos int, size int, plain bool) node {
 
 func (n *node) pos() int { return int(n.high)<<32 | int(n.low) }
 
-// Close gives the dump's memory back.
+// Close releases the dump's memory.
 func (d *Dump) Close() error {
 	if d.close == nil {
 		return nil
@@ -142,7 +144,7 @@ func (c *cursor) skip(n int) {
 	}
 }
 
-// pointers skips a pointer list and gives its position.
+// pointers skips a pointer list and returns its position.
 //
 //go:norace
 func (c *cursor) pointers() int {
@@ -155,7 +157,7 @@ func (c *cursor) pointers() int {
 
 const header = "go1.7 heap dump\n"
 
-// Parse reads a dump of about so many objects. The bytes must stay until the Dump is closed.
+// Parse reads a dump of about that many objects. The bytes must stay until the Dump is closed.
 //
 //go:norace
 func Parse(data []byte, objects uint64) (d *Dump, err error) { return parse(data, objects, nil) }

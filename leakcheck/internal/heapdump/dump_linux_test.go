@@ -22,7 +22,8 @@ var head *list
 
 func address[T any](p *T) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
-// TestFind: every object is found by its first, last and middle byte, and nothing is found between objects or outside the heap.
+// TestFind: every object is found by its first, last and middle byte, and nothing is found between
+// objects or outside the heap.
 func TestFind(t *testing.T) {
 	head = &list{}
 	for range 1000 {
@@ -109,7 +110,8 @@ func rawDump(t *testing.T) []byte {
 	return b
 }
 
-// TestBadDump: a format that is not known, or a file that was cut off, is refused with a typed error, and never panics.
+// TestBadDump: a format that is not known, or a file that was cut off, is refused with a typed
+// error, and never panics.
 func TestBadDump(t *testing.T) {
 	b := rawDump(t)
 	_, err := Parse(b, 0)

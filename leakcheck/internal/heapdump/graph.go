@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// The index answers "which object holds this address" with two cache misses: for every 512 bytes of heap a bitmap of the words at which an
-// object starts, and the number of the first of them.
+// The index answers "which object holds this address" with two cache misses: for every 512 bytes of
+// heap a bitmap of the words at which an object starts, and the number of the first of them.
 const (
 	arenaShift = 26
 	blockShift = 9
@@ -53,7 +53,7 @@ func (d *Dump) block(addr uint64, grow bool) *block {
 	return &a[addr>>blockShift&(1<<(arenaShift-blockShift)-1)]
 }
 
-// Find gives the number of the object that holds addr, or -1.
+// Find returns the number of the object that holds addr, or -1.
 //
 //go:norace
 func (d *Dump) Find(addr uint64) int {
@@ -153,7 +153,8 @@ func (d *Dump) SegmentPointers(s *Segment) []uint64 { return d.offsets(s.pointer
 // FramePointers lists the offsets of the pointer words that the frame's stack map names.
 func (d *Dump) FramePointers(f *Frame) []uint64 { return d.offsets(f.pointer) }
 
-// Memory gives n bytes at addr as they were: of the heap, the data segments or a stack; nil when the dump does not hold them.
+// Memory returns n bytes at addr as they were: of the heap, the data segments or a stack; nil when
+// the dump does not hold them.
 func (d *Dump) Memory(addr, n uint64) []byte {
 	if i := d.Find(addr); i >= 0 {
 		return slice(d.Bytes(i), addr-d.Addr(i), n)
@@ -195,7 +196,8 @@ func (d *Dump) InHeap(addr uint64) bool {
 	return k < uint64(len(d.arenas)) && d.arenas[k] != nil
 }
 
-// Site gives the allocation stack of object i, innermost first, when the memory profile sampled it.
+// Site returns the allocation stack of object i, innermost first, when the memory profile sampled
+// it.
 func (d *Dump) Site(i int) []Site {
 	a := d.Addr(i)
 	for _, at := range []uint64{a, a + 8} { // behind a type header

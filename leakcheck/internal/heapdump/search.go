@@ -2,11 +2,12 @@ package heapdump
 
 import "encoding/binary"
 
-// Search finds the shortest way from roots to objects. Roots come in classes: those of a class are all tried before the next class.
+// Search finds the shortest way from roots to objects. Roots come in classes: those of a class are
+// all tried before the next class.
 type Search struct {
 	d *Dump
-	// Postpone names objects that are not entered before the class PostponeTo: everything can be reached through the scheduler's own
-	// structures, which explains nothing.
+	// Postpone names objects that are not entered before the class PostponeTo: everything can be
+	// reached through the scheduler's own structures, which explains nothing.
 	Postpone   func(i int) bool
 	PostponeTo int
 
@@ -27,13 +28,14 @@ func NewSearch(d *Dump, classes int) *Search {
 	return &Search{d: d, roots: make([][]uint64, classes), ids: make([][]int32, classes)}
 }
 
-// Root adds a root that points to val; id is what Parent will give.
+// Root adds a root that points to val; id is what Path returns for it.
 func (s *Search) Root(class, id int, val uint64) {
 	s.roots[class] = append(s.roots[class], val)
 	s.ids[class] = append(s.ids[class], int32(id))
 }
 
-// Run searches the classes below limit that have not been searched, until every target is found. It gives the number of targets left.
+// Run searches the classes below limit that have not been searched, until every target is found. It
+// returns the number of targets left.
 //
 //go:norace
 func (s *Search) Run(targets []int, limit int) (left int) {
@@ -108,7 +110,8 @@ func (s *Search) Run(targets []int, limit int) (left int) {
 // Found reports whether the search has reached object i.
 func (s *Search) Found(i int) bool { return s.d.nodes[i].parent != 0 }
 
-// Path gives the objects from the one that the root points to down to i, and the root's id; ok is false when i was not reached.
+// Path returns the objects from the one that the root points to down to i, and the root's id; ok is
+// false when i was not reached.
 func (s *Search) Path(i int) (objects []int, root int, ok bool) {
 	for n := 0; n <= len(s.d.nodes); n++ {
 		objects = append(objects, i)
@@ -127,8 +130,8 @@ func (s *Search) Path(i int) (objects []int, root int, ok bool) {
 	return nil, 0, false
 }
 
-// Orphans walks backwards from object i over objects that no root reached, nearest first: what keeps it hangs on one of them. next leads
-// back to i.
+// Orphans walks backwards from object i over objects that no root reached, nearest first: what
+// keeps it hangs on one of them. next leads back to i.
 //
 //go:norace
 func (s *Search) Orphans(i int) (up []int, next map[int]int) {
@@ -165,7 +168,8 @@ func (s *Search) Attach(top, id int, next map[int]int) {
 	}
 }
 
-// Reach adds up what can be reached from object i, up to a limit of objects: an upper bound of what it keeps.
+// Reach adds up what can be reached from object i, up to a limit of objects: an upper bound of what
+// it keeps.
 //
 //go:norace
 func (d *Dump) Reach(i, limit int) (bytes uint64, objects int) {

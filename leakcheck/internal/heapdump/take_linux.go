@@ -13,13 +13,16 @@ import (
 // MaxHeap is the largest heap that is dumped.
 const MaxHeap = 16 << 30
 
-// ballast is allocated before a dump. Go 1.26 kills the process when a goroutine is just returning from a system call while the dump lists the
-// goroutines ("dumpgs in STW - bad status"): it is marked as running, and has no processor to run on. The dump writes the objects before that,
-// with the world stopped: while the ballast goes to the file, threads that were in short system calls come back and park. With four
-// goroutines in sched_yield on two processors, a bare dump crashed after 150 to 460 times (6 of 6 runs); with the ballast, never in 4,500.
+// ballast is allocated before a dump. Go 1.26 kills the process when a goroutine is just returning
+// from a system call while the dump lists the goroutines ("dumpgs in STW - bad status"): it is
+// marked as running, and has no processor to run on. The dump writes the objects before that, with
+// the world stopped: while the ballast goes to the file, threads that were in short system calls
+// come back and park. With four goroutines in sched_yield on two processors, a bare dump crashed
+// after 150 to 460 times (6 of 6 runs); with the ballast, never in 4,500.
 const ballast = 12 << 20
 
-// Take dumps the heap of this process and reads the dump. The file has no name and goes with the Dump.
+// Take dumps the heap of this process and reads the dump. The file has no name and goes with the
+// Dump.
 func Take() (*Dump, error) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -74,8 +77,9 @@ func write(f *os.File) {
 	runtime.KeepAlive(b)
 }
 
-// leakedGoroutines refuses a dump that would kill the process: the runtime does not know the state in which the goroutine leak profile (an
-// experiment of Go 1.26) leaves the goroutines that it found.
+// leakedGoroutines refuses a dump that would kill the process: the runtime does not know the state
+// in which the goroutine leak profile (an experiment of Go 1.26) leaves the goroutines that it
+// found.
 func leakedGoroutines() error {
 	if !strings.Contains(runtime.Version(), "goroutineleakprofile") {
 		return nil

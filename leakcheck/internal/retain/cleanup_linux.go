@@ -10,8 +10,9 @@ import (
 	"github.com/enginetest/enginetest/leakcheck/internal/symbols"
 )
 
-// findCleanup looks in the runtime's own memory for the record of a cleanup that refers to one of the objects, the first ones first. The
-// record (runtime.specialCleanup, Go 1.25 and 1.26) is {next, offset, kind byte = 7, call, fn, arg, id}.
+// findCleanup looks in the runtime's own memory for the record of a cleanup that refers to one of
+// the objects, the first ones first. The record (runtime.specialCleanup, Go 1.25 and 1.26) is
+// {next, offset, kind byte = 7, call, fn, arg, id}.
 func findCleanup(d *heapdump.Dump, objects []int) (r root, top int, ok bool) {
 	rank := map[uint64]int{} // address to index in objects
 	for k, o := range objects {
@@ -76,7 +77,7 @@ func wordOf(d *heapdump.Dump, a uint64) uint64 {
 	return 0
 }
 
-// processMemory reads this process's memory; an address that is not mapped gives nil.
+// processMemory reads this process's memory; nil for an address that is not mapped.
 func processMemory(a, n uint64) []byte {
 	mem, err := os.Open("/proc/self/mem")
 	if err != nil || n > 1<<16 {

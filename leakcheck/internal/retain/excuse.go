@@ -12,8 +12,8 @@ import (
 	"github.com/enginetest/enginetest/leakcheck/internal/symbols"
 )
 
-// Held reports which targets are kept by more than a test framework's leftovers and the frames of a test that is on its way out. It needs no
-// names, so it is faster than [Explain].
+// Held reports which targets are kept by more than a test framework's leftovers and the frames of a
+// test that is on its way out. It needs no names, so it is faster than [Explain].
 func Held(targets []Target) (held []bool, err error) {
 	err = withDump(Options{}, func(x *explainer) {
 		objects, found := x.locate(targets)
@@ -33,7 +33,8 @@ func Held(targets []Target) (held []bool, err error) {
 	return held, err
 }
 
-// popped takes what tests keep of cleanups that have run out of the dump, and makes excused roots of it: see package popped.
+// popped takes what tests keep of cleanups that have run out of the dump, and makes excused roots
+// of it: see package popped.
 func (x *explainer) popped() {
 	tests := map[uint64]reflect.Type{}
 	for _, t := range []reflect.Type{reflect.TypeFor[testing.T](), reflect.TypeFor[testing.B](), reflect.TypeFor[testing.F]()} {
@@ -70,8 +71,9 @@ func slice(b []byte, off, n uint64) []byte {
 	return b[off : off+n]
 }
 
-// left reports whether a frame keeps objects that no one is to blame for: one of Ginkgo's own, which holds the cleanups that have run; or one
-// that a test has left by runtime.Goexit (t.FailNow, t.Skip) or by a panic, and that stays on the stack while the test's cleanups run.
+// left reports whether a frame keeps objects that no one is to blame for: one of Ginkgo's own,
+// which holds the cleanups that have run; or one that a test has left by runtime.Goexit (t.FailNow,
+// t.Skip) or by a panic, and that stays on the stack while the test's cleanups run.
 func (x *explainer) left(f *heapdump.Frame) bool {
 	if strings.HasPrefix(f.Func, "github.com/onsi/ginkgo/v2/internal.") {
 		return true

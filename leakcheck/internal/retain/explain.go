@@ -1,5 +1,5 @@
-// Package retain explains why objects are alive: it takes a heap dump of this process and gives, for each object, the shortest path from a
-// root that keeps it, with names.
+// Package retain explains why objects are alive: it takes a heap dump of this process and finds,
+// for each object, the shortest path from a root that keeps it, with names.
 package retain
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/enginetest/enginetest/leakcheck/internal/symbols"
 )
 
-// Target is an object whose retention is to be explained.
+// Target is an object whose retention needs an explanation.
 type Target struct {
 	Addr  uint64
 	Type  reflect.Type // of the reference to it: *T, []T, map, chan, func; nil when it is not known
@@ -63,7 +63,8 @@ type explainer struct {
 
 var one sync.Mutex // dumps stop the world and fill the disk: one at a time
 
-// Prepare starts to make names ready, while a check that will probably fail still waits; stop ends that.
+// Prepare starts to make names ready, while a check that will probably fail still waits; stop ends
+// that.
 func Prepare() (stop func()) { return symbols.Prepare() }
 
 // Explain finds the paths. An error says why there are none at all; a Path has an error of its own.
@@ -84,8 +85,9 @@ func Sampled() (map[uint64]bool, error) {
 	return d.Sampled(), nil
 }
 
-// ExplainSites finds the paths to up to limit sampled objects of each of these allocation sites ("file:line"), without those that were there
-// before; the last step of a path says what type they have, when that is known.
+// ExplainSites finds the paths to up to limit sampled objects of each of these allocation sites
+// ("file:line"), without those that were there before; the last step of a path says what type they
+// have, when that is known.
 func ExplainSites(sites []string, before map[uint64]bool, limit int) (paths []Path, err error) {
 	err = withDump(Options{}, func(x *explainer) {
 		var targets []Target
@@ -113,14 +115,15 @@ func ExplainSites(sites []string, before map[uint64]bool, limit int) (paths []Pa
 
 // withDump takes a dump and prepares a search.
 //
-// The dump comes first: what is allocated before it, such as the tables of names, may take the place of an object that has just been released.
+// The dump comes first: what is allocated before it, such as the tables of names, may take the
+// place of an object that has just been released.
 func withDump(o Options, f func(x *explainer)) (err error) {
 	one.Lock()
 	defer one.Unlock()
 	if !symbols.Sane() {
 		return fmt.Errorf("retain: %s lays out its tables in a way that is not known here: no paths", runtime.Version())
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the index is garbage right after; collecting meanwhile would double the time
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the index is garbage right after; a collection in between would double the time
 	d, err := heapdump.Take()
 	if err != nil {
 		return err
@@ -138,7 +141,8 @@ func withDump(o Options, f func(x *explainer)) (err error) {
 	return nil
 }
 
-// locate finds the targets' objects; -1 for one that was released. An object that is alive after the dump was so during it, at the same address.
+// locate finds the targets' objects; -1 for one that was released. An object that is alive after
+// the dump was so during it, at the same address.
 func (x *explainer) locate(targets []Target) (objects, found []int) {
 	for _, t := range targets {
 		i := -1
@@ -178,7 +182,8 @@ func (x *explainer) explain(targets []Target) []Path {
 	return paths
 }
 
-// scheduler tells the runtime's p, m and g objects: everything hangs on these, so a path through them says nothing.
+// scheduler tells the runtime's p, m and g objects: everything hangs on these, so a path through
+// them says nothing.
 func (x *explainer) scheduler() func(int) bool {
 	descriptors := map[uint64]bool{}
 	for _, name := range []string{"runtime.p", "runtime.m", "runtime.mPadded", "runtime.g"} {
@@ -194,7 +199,8 @@ func (x *explainer) scheduler() func(int) bool {
 	}
 }
 
-// recheck collects garbage, and strikes out the targets that nothing led to in the dump because they were garbage already.
+// recheck collects garbage, and strikes out the targets that nothing led to in the dump because
+// they were garbage already.
 func (x *explainer) recheck(targets []Target, objects []int) (found []int) {
 	runtime.GC()
 	for k, t := range targets {
@@ -208,7 +214,8 @@ func (x *explainer) recheck(targets []Target, objects []int) (found []int) {
 	return found
 }
 
-// fromCleanup looks for a cleanup (runtime.AddCleanup) that keeps an object: the dump does not list them.
+// fromCleanup looks for a cleanup (runtime.AddCleanup) that keeps an object: the dump does not list
+// them.
 func (x *explainer) fromCleanup(i int) {
 	up, next := x.search.Orphans(i)
 	if r, top, ok := findCleanup(x.d, up); ok {
@@ -283,8 +290,9 @@ func (x *explainer) targetView(i int, t Target) view {
 	return view{}
 }
 
-// typed gives every object on a path a view, and every pointer a label. Types flow from the root down, from what the objects say of
-// themselves, from other referrers, and at last from inference, the most certain object first: a typed neighbour narrows the others.
+// typed finds a view for every object on a path, and a label for every pointer. Types flow from the
+// root down, from what the objects say of themselves, from other referrers, and at last from
+// inference, the most certain object first: a typed neighbour narrows the others.
 //
 // expected is what each object's referrer says of it.
 func (x *explainer) typed(objects []int, slots []uint64, first, last view) (views, expected []view, labels []string) {
@@ -357,7 +365,8 @@ func (x *explainer) choose(expected view, o int, slot uint64, last bool) view {
 	return expected
 }
 
-// covers reports whether a view of one value holds the slot; when it does not, the view is only the head of something larger.
+// covers reports whether a view of one value holds the slot; when it does not, the view is only the
+// head of something larger.
 func covers(v view, slot uint64) bool {
 	return v.kind != value || v.slice || v.n > 1 || slot >= v.base && slot < v.base+uint64(v.t.Size())
 }

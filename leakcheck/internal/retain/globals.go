@@ -21,8 +21,9 @@ const nameless = "..stmp_"
 
 const notFreed = "what a variable was initialised with; no variable points to it any more"
 
-// globalEdge names the variable that a slot of the data segments lies in, and resolves the pointer there. A slot of a nameless static, which
-// the compiler makes for var x = &T{…}, is reached through the variable that points to the static.
+// globalEdge names the variable that a slot of the data segments lies in, and resolves the pointer
+// there. A slot of a nameless static, which the compiler makes for var x = &T{…}, is reached
+// through the variable that points to the static.
 func (x *explainer) globalEdge(slot uint64, depth int) (edge, Step) {
 	v, ok := x.names.Global(slot)
 	users, mentioned := x.names.UsedBy(slot)
@@ -71,7 +72,8 @@ func offset(n uint64) string {
 	return fmt.Sprintf("+%#x", n)
 }
 
-// staticEdge reaches a slot through the pointer at from; in is false when what that points to ends before the slot.
+// staticEdge reaches a slot through the pointer at from; in is false when what that points to ends
+// before the slot.
 func (x *explainer) staticEdge(slot, base, from uint64, depth int) (e edge, st Step, in bool) {
 	e, st = x.globalEdge(from, depth+1)
 	switch {
@@ -124,8 +126,9 @@ func (x *explainer) userFunc(users []string) string {
 	return slices.MinFunc(users, func(a, b string) int { return rank(a) - rank(b) })
 }
 
-// staticBase finds the largest pointer in the data segments that points at or below a slot there, and not below lowest: the start of a nameless
-// static (the compiler makes them for var x = &T{…}), and the variable that points to it.
+// staticBase finds the largest pointer in the data segments that points at or below a slot there,
+// and not below lowest: the start of a nameless static (the compiler makes them for var x = &T{…}),
+// and the variable that points to it.
 func (x *explainer) staticBase(slot, lowest uint64) (base, from uint64) {
 	for i := range x.d.Segments {
 		s := &x.d.Segments[i]

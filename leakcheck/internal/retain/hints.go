@@ -8,7 +8,7 @@ import (
 
 var errorType = reflect.TypeFor[error]()
 
-// hint gives the advice that goes with the usual culprits, the most telling first.
+// hint returns the advice that goes with the usual culprits, the most telling first.
 func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 	root := steps[0]
 	edges := strings.Builder{}
@@ -65,7 +65,7 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 	case some(func(s Step) bool { return strings.Contains(s.Note, keepsWhole) }):
 		return "a pointer to a part keeps the whole allocation: allocate the parts one by one, copy the value, or drop the pointer in Close"
 	case x.throughError(views):
-		return "an error keeps what it was made with, for as long as somebody keeps the error: put an id or a string into it, not the object"
+		return "an error keeps what it was made with, for as long as the error itself is kept: put an id or a string into it, not the object"
 	case strings.Contains(edges.String(), ".victim") || strings.HasPrefix(root.Type, "sync.Pool"):
 		return "a sync.Pool lets go after two collections; what is still in it was just put there"
 	case named("method value"):
@@ -92,7 +92,8 @@ func (x *explainer) hint(steps []Step, views []view, labels []string) string {
 	return ""
 }
 
-// globals are variables of other people's packages that users cannot clear, with what they can do instead.
+// globals are variables of other people's packages that users cannot clear, with what they can do
+// instead.
 var globals = []struct{ name, hint string }{
 	{"net/http.DefaultServeMux", "handlers cannot be taken out of http.DefaultServeMux: register them on a ServeMux of the test's own (http.NewServeMux)"},
 	{"net/http.defaultServeMux", "handlers cannot be taken out of http.DefaultServeMux: register them on a ServeMux of the test's own (http.NewServeMux)"},
@@ -107,7 +108,8 @@ var globals = []struct{ name, hint string }{
 	{"github.com/prometheus/client_golang/prometheus.", "a registered collector stays with its registry: call Unregister in Close, or use a registry of the test's own"},
 }
 
-// standardHint is the advice for a global variable that is not the user's, when there is a special one.
+// standardHint is the advice for a global variable that is not the user's, when there is a special
+// one.
 func standardHint(root Step) (hint string, isStandard bool) {
 	if root.Kind != "global" {
 		return "", false

@@ -12,7 +12,8 @@ import (
 	"github.com/enginetest/enginetest/leakcheck/internal/symbols"
 )
 
-// intrinsic types an object by its own bytes: the type header of objects over 512 bytes, a closure's code pointer, a channel's element type.
+// intrinsic types an object by its own bytes: the type header of objects over 512 bytes, a
+// closure's code pointer, a channel's element type.
 func (x *explainer) intrinsic(i int) view {
 	b, base := x.d.Bytes(i), x.d.Addr(i)
 	if len(b) < 8 || !x.d.HasPointers(i) && len(b) < 96 {
@@ -55,7 +56,8 @@ func (x *explainer) fits(v view, i int) bool {
 	return true
 }
 
-// fromReferrers types unknown objects of a path by whatever else points to them and knows what to: one pass over the heap.
+// fromReferrers types unknown objects of a path by whatever else points to them and knows what to:
+// one pass over the heap.
 func (x *explainer) fromReferrers(objects []int, views []view) (found bool) {
 	want := map[int]int{}
 	for k, o := range objects {
@@ -90,11 +92,12 @@ func (x *explainer) fromReferrers(objects []int, views []view) (found bool) {
 	return found
 }
 
-// maxCandidates is how many equally likely types are still worth a guess; with more, the object stays "type unknown".
+// maxCandidates is how many equally likely types are still worth a guess; with more, the object
+// stays "type unknown".
 const maxCandidates = 3
 
-// infer types an object by its size, the places of its pointers, and the type of what lies behind the slot: all descriptors of the program are
-// candidates. n is the number of equally likely ones.
+// infer types an object by its size, the places of its pointers, and the type of what lies behind
+// the slot: all descriptors of the program are candidates. n is the number of equally likely ones.
 func (x *explainer) infer(i int, slot uint64, child, hint view) (v view, n int) {
 	size, base := x.d.Size(i), x.d.Addr(i)
 	switch at := slot - base; { // the levels of a map above its groups
@@ -206,8 +209,8 @@ func same(a, b view) bool {
 	return a.t == b.t
 }
 
-// repeats tells how many values with these pointer offsets make up an object: the mask must be theirs and the allocator must use this slot
-// size for them; 0 when it is not so.
+// repeats tells how many values with these pointer offsets make up an object: the mask must be
+// theirs and the allocator must use this slot size for them; 0 when it is not so.
 func repeats(mask []uint64, offsets []uint64, typeSize, slot uint64) uint64 {
 	if len(offsets) == 0 || len(mask)%len(offsets) != 0 {
 		return 0

@@ -13,7 +13,8 @@ import (
 	"github.com/enginetest/enginetest/leakcheck/internal/symbols"
 )
 
-// Classes of roots, in the order in which they are searched: a path from the user's own code explains more than a shorter one from the runtime.
+// Classes of roots, in the order in which they are searched: a path from the user's own code
+// explains more than a shorter one from the runtime.
 const (
 	userRoots    = iota // the user's variables and frames
 	ownerless           // what is alive only because of a finalizer
@@ -78,7 +79,8 @@ func (x *explainer) root(class int, r root) {
 	x.roots = append(x.roots, r)
 }
 
-// own reports whether a function belongs to this package or to the ones that call it: their frames hold addresses of what they look for.
+// own reports whether a function belongs to this package or to the ones that call it: their frames
+// hold addresses of what they look for.
 func own(fn string) bool {
 	return strings.HasPrefix(fn, "github.com/enginetest/enginetest/leakcheck.") ||
 		strings.HasPrefix(fn, "github.com/enginetest/enginetest/leakcheck/internal/retain.") ||
@@ -163,7 +165,8 @@ func (x *explainer) describe(r root) (view, Step) {
 	return view{}, Step{Kind: "unknown root", Name: "(no root that the heap dump lists)", key: "unknown root"}
 }
 
-// goroutineName gives `20 [chan receive] in llm.(*Loop).run llm/loop.go:75, created by llm.Start`.
+// goroutineName returns `20 [chan receive] in llm.(*Loop).run llm/loop.go:75, created by
+// llm.Start`.
 func (x *explainer) goroutineName(i int, at string) string {
 	g := x.d.Goroutines[i]
 	state := map[uint64]string{1: "runnable", 2: "running", 3: "syscall"}[g.Status]
@@ -215,7 +218,8 @@ func (x *explainer) describeFrame(r root) (view, Step) {
 		}
 	}
 	for at := max(0, first); at < len(frames); at++ {
-		// when it is blocked in the runtime, or in this package, name the user's function that called
+		// when it is blocked in the runtime, or in this package, name the user's function that
+		// called
 		c := &x.d.Frames[frames[at]]
 		if n, f, l := symbols.Line(c.PC, func(name string) bool { return internalName(name) || own(name) }); n != "" {
 			fn, file, line = n, f, l
@@ -248,10 +252,12 @@ func (x *explainer) describeFrame(r root) (view, Step) {
 	return e.next, st
 }
 
-// plumbing matches functions of the standard library that anything may wait in: their names would accept every goroutine that does.
+// plumbing matches functions of the standard library that anything may wait in: their names would
+// accept every goroutine that does.
 var plumbing = regexp.MustCompile(`^(io|bufio|net|context|sync|crypto/tls|golang\.org/x/sync/errgroup)\.`)
 
-// caughtIn names who called or created the plumbing that a goroutine stands in, or what that calls (WaitGroup.Go); "" when it stands in none.
+// caughtIn names who called or created the plumbing that a goroutine stands in, or what that calls
+// (WaitGroup.Go); "" when it stands in none.
 func (x *explainer) caughtIn(fn string, frames []int, first int, created uint64) string {
 	if !plumbing.MatchString(fn) {
 		return ""
@@ -281,8 +287,9 @@ func (x *explainer) index(f *heapdump.Frame) int {
 	return slices.IndexFunc(x.d.Frames, func(g heapdump.Frame) bool { return g.SP == f.SP && g.PC == f.PC })
 }
 
-// localAt finds the variable that lies in a stack slot: one of the frame's own, or an argument of the function that it called, which spills
-// its arguments into the caller's frame. at is the slot's offset in the variable.
+// localAt finds the variable that lies in a stack slot: one of the frame's own, or an argument of
+// the function that it called, which spills its arguments into the caller's frame. at is the slot's
+// offset in the variable.
 func (x *explainer) localAt(f *heapdump.Frame, slot uint64) (l symbols.Local, at uint64, in *heapdump.Frame, ok bool) {
 	for _, k := range x.d.Goroutines[f.Goroutine].Frames {
 		c := &x.d.Frames[k]

@@ -12,7 +12,8 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// steps writes the path down. The storage of maps and slices is not a step of its own: it becomes part of the edge, ".entries[17].req".
+// steps writes the path down. The storage of maps and slices is not a step of its own: it becomes
+// part of the edge, ".entries[17].req".
 func (x *explainer) steps(rootStep Step, objects []int, views, expected []view, labels []string) []Step {
 	out := []Step{rootStep}
 	last := func() *Step { return &out[len(out)-1] }
@@ -98,7 +99,8 @@ var (
 	gopkgVersion = regexp.MustCompile(`^([\w-]+)\.v[0-9]+\.`)
 )
 
-// afterBracket is the part of a function's name from its type arguments on, which hold slashes of their own.
+// afterBracket is the part of a function's name from its type arguments on, which hold slashes of
+// their own.
 func afterBracket(fn string) string {
 	if i := strings.IndexByte(fn, '['); i >= 0 {
 		return fn[i:]
@@ -133,8 +135,9 @@ func (x *explainer) interior(expected, v view) string {
 	return "points to " + part + " of it, which " + keepsWhole
 }
 
-// sibling says when what the last pointer leads to is another part of the target's allocation, or something that the target is a part of. In
-// the first case it returns a step for the part that is pointed to; in the second it completes the edge.
+// sibling says when what the last pointer leads to is another part of the target's allocation, or
+// something that the target is a part of. In the first case it returns a step for the part that is
+// pointed to; in the second it completes the edge.
 func (x *explainer) sibling(pointed, target view, from *Step) *Step {
 	if pointed.kind != value || target.kind != value || target.base == pointed.base && target.t == pointed.t {
 		return nil
@@ -167,7 +170,8 @@ func (x *explainer) sibling(pointed, target view, from *Step) *Step {
 
 const keepsWhole = "keeps all of it"
 
-// partAt names the field or element of a t that starts at off and has type want; "" when it is the first word of t, or none.
+// partAt names the field or element of a t that starts at off and has type want; "" when it is the
+// first word of t, or none.
 func partAt(t reflect.Type, off uint64, want reflect.Type) (label string) {
 	for {
 		switch {
@@ -207,7 +211,8 @@ func foldRuns(steps []Step) (out []Step) {
 	return out
 }
 
-// foldRoot replaces the runtime's way to a timer, to a cleanup's argument, and the testing package's to a cleanup, by what the user wrote.
+// foldRoot replaces the runtime's way to a timer, to a cleanup's argument, and the testing
+// package's to a cleanup, by what the user wrote.
 func (x *explainer) foldRoot(p *Path) {
 	if s := p.Steps; s[0].Kind == "cleanup" && len(s) > 2 && s[1].Size == 8 { // the copy of an argument that is one pointer
 		s[0].Edge = "argument"
@@ -266,8 +271,8 @@ var digits = regexp.MustCompile(`\[[^\]]*\]|0x[0-9a-f]+|\+[0-9]+`)
 // libraryMethod matches a method of the standard library: the first element of its path has no dot.
 var libraryMethod = regexp.MustCompile(`^([a-z0-9]+(?:/[a-z0-9]+)*\.\(\*\w+\))\.\w+$`)
 
-// owner names the root and what hangs on it, without what differs from run to run. cause names the root only, or the first thing that hangs on
-// a root that has no name of its own.
+// owner names the root and what hangs on it, without what differs from run to run. cause names the
+// root only, or the first thing that hangs on a root that has no name of its own.
 func owner(steps []Step) (owner, cause string) {
 	root := steps[0]
 	cause = strings.TrimPrefix(root.key, "goroutine in ")

@@ -11,7 +11,8 @@ func inSyncMap(v view) bool {
 	return v.kind == value && v.t.PkgPath() == "internal/sync" && (strings.HasPrefix(v.t.Name(), "indirect[") || strings.HasPrefix(v.t.Name(), "entry["))
 }
 
-// syncMap writes a way through a sync.Map as one through a map: `["key"]` for ".m.root", ".children[10]", ".value".
+// syncMap writes a way through a sync.Map as one through a map: `["key"]` for ".m.root",
+// ".children[10]", ".value".
 func (x *explainer) syncMap(root *Step, objects []int, views []view, labels []string) {
 	for k, v := range views[:len(views)-1] {
 		if !inSyncMap(v) {
@@ -40,7 +41,8 @@ func (x *explainer) syncMap(root *Step, objects []int, views []view, labels []st
 	}
 }
 
-// standard reports whether a variable belongs to the standard library: to none of the modules that the program is made of.
+// standard reports whether a variable belongs to the standard library: to none of the modules that
+// the program is made of.
 func standard(name string) bool {
 	pkg := strings.TrimSuffix(name, "."+name[strings.LastIndexByte(name, '.')+1:])
 	return symbols.Standard(pkg)

@@ -149,7 +149,8 @@ func fieldAt(t reflect.Type, off uint64) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-// hidden types the unsafe pointers of the standard library: atomic.Pointer[T], sync.Pool, and the nodes of sync.Map.
+// hidden types the unsafe pointers of the standard library: atomic.Pointer[T], sync.Pool, and the
+// nodes of sync.Map.
 func (x *explainer) hidden(t reflect.Type, f reflect.StructField, target uint64) (edge, bool) {
 	switch name := t.PkgPath() + "." + t.Name(); {
 	case strings.HasPrefix(name, "sync/atomic.Pointer[") && t.NumField() > 0 && t.Field(0).Type.Kind() == reflect.Array:
@@ -269,7 +270,8 @@ func (x *explainer) closureAt(a uint64) view {
 	return view{}
 }
 
-// capturedEdge names a captured variable; "-fm" is the compiler's name of the closure behind a method value.
+// capturedEdge names a captured variable; "-fm" is the compiler's name of the closure behind a
+// method value.
 func (x *explainer) capturedEdge(v view, slot uint64) edge {
 	off, target := slot-v.base, x.d.Word(slot)
 	if isMethodValue(v.fn) && off >= 8 {

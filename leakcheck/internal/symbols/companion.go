@@ -22,8 +22,9 @@ import (
 // startDir is the package's folder: go test starts a test there.
 var startDir, _ = os.Getwd()
 
-// companion links this program again, with symbols: go test leaves them out. The flags are those that the go command recorded in the program.
-// The result is only used when its layout is proven to be the same.
+// companion links this program again, with symbols: go test leaves them out. The flags are those
+// that the go command recorded in the program. The result is only used when its layout is proven to
+// be the same.
 func companion(ctx context.Context, self string) (path string, err error) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -85,8 +86,8 @@ func companion(ctx context.Context, self string) (path string, err error) {
 	return path, err
 }
 
-// withSymbols replaces the linker's flags that strip the program (-s and -w) by two that do nothing (-a and -n). The program records its
-// flags: a text of another length would move its data.
+// withSymbols replaces the linker's flags that strip the program (-s and -w) by two that do nothing
+// (-a and -n). The program records its flags: a text of another length would move its data.
 func withSymbols(ldflags string) string {
 	words := strings.Split(ldflags, " ")
 	for i, w := range words {
@@ -118,8 +119,9 @@ func moduleRoot(dir string) string {
 	}
 }
 
-// sameLayout proves that both programs have every variable and function at the same place: sections have the same addresses and sizes, static
-// data is equal, and code differs only in operands that point to read-only data (leaving symbols out reorders that).
+// sameLayout proves that both programs have every variable and function at the same place: sections
+// have the same addresses and sizes, static data is equal, and code differs only in operands that
+// point to read-only data (leaving symbols out reorders that).
 func sameLayout(a, b string) error {
 	fa, err := elf.Open(a)
 	if err != nil {

@@ -116,7 +116,8 @@ func (d *debugInfo) entry(off dwarf.Offset) *dwarf.Entry {
 	return e
 }
 
-// typeOf finds the descriptor of a DWARF type: by its name, or by the address that the linker noted when that is trustworthy.
+// typeOf finds the descriptor of a DWARF type: by its name, or by the address that the linker noted
+// when that is trustworthy.
 func (d *debugInfo) typeOf(die dwarf.Offset) reflect.Type {
 	if die == 0 {
 		return nil
@@ -270,7 +271,7 @@ func (d *debugInfo) part(die dwarf.Offset, off uint64) (p Part) {
 	return p
 }
 
-// atomicPointer gives T of sync/atomic.Pointer[T], whose first field is a [0]*T.
+// atomicPointer returns T of sync/atomic.Pointer[T], whose first field is a [0]*T.
 func (d *debugInfo) atomicPointer(e *dwarf.Entry) dwarf.Offset {
 	name, _ := e.Val(dwarf.AttrName).(string)
 	if !strings.HasPrefix(name, "sync/atomic.Pointer[") || !e.Children {
@@ -297,7 +298,7 @@ func (d *debugInfo) atomicPointer(e *dwarf.Entry) dwarf.Offset {
 	return e.Offset
 }
 
-// element gives the type that the first field of a slice, the pointer to its array, points to.
+// element returns the type that the first field of a slice, the pointer to its array, points to.
 func (d *debugInfo) element(r *dwarf.Reader, slice *dwarf.Entry) dwarf.Offset {
 	if m := d.member(r, slice, 0); m != nil {
 		to, _ := m.Val(dwarf.AttrType).(dwarf.Offset)

@@ -17,7 +17,8 @@ type Local struct {
 	Boxed  bool         // the slot holds a pointer to the variable, which escaped
 }
 
-// Locals lists the variables of the function at entry that lie in memory when it stands at pc, and those that its closure captured.
+// Locals lists the variables of the function at entry that lie in memory when it stands at pc, and
+// those that its closure captured.
 func (n *Names) Locals(entry, pc uint64) (locals, captured []Local) {
 	if n.debug == nil {
 		return nil, nil
@@ -85,7 +86,7 @@ func (d *debugInfo) local(e *dwarf.Entry) Local {
 	return l
 }
 
-// unit gives the base address and the address table's base of the compile unit that pc lies in.
+// unit returns the base address and the address table's base of the compile unit that pc lies in.
 func (d *debugInfo) unit(pc uint64) (base, addrBase uint64) {
 	addrBase = 8
 	if e, err := d.data.Reader().SeekPC(pc); err == nil && e != nil {
@@ -101,7 +102,7 @@ func (d *debugInfo) unit(pc uint64) (base, addrBase uint64) {
 
 type slot struct{ offset, size, in int64 }
 
-// slots gives the places in the frame where a variable, or a piece of it, lies at pc.
+// slots returns the places in the frame where a variable, or a piece of it, lies at pc.
 func (d *debugInfo) slots(e *dwarf.Entry, pc, base, addrBase uint64) []slot {
 	switch l := e.Val(dwarf.AttrLocation).(type) {
 	case []byte:

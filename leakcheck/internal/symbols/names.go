@@ -13,7 +13,8 @@ import (
 	"sync"
 )
 
-// Variable is a package-level variable, or a nameless static that the compiler made for a composite literal.
+// Variable is a package-level variable, or a nameless static that the compiler made for a composite
+// literal.
 type Variable struct {
 	Addr, Size uint64
 	Name       string       // "github.com/acme/llm.kwCache"
@@ -140,7 +141,7 @@ func stripped(path string) bool {
 // Types reports whether the names come with types: then every variable is known.
 func (n *Names) Types() bool { return n.debug != nil }
 
-// Global gives the variable that addr lies in.
+// Global returns the variable that addr lies in.
 func (n *Names) Global(addr uint64) (Variable, bool) {
 	i := sort.Search(len(n.globals), func(i int) bool { return n.globals[i].Addr > addr }) - 1
 	for ; i >= 0; i-- {
@@ -155,8 +156,8 @@ func (n *Names) Global(addr uint64) (Variable, bool) {
 	return Variable{}, false
 }
 
-// UsedBy gives the functions whose code mentions the variable that addr lies in, and the address that it mentions; nil when there is none
-// near. Only names of Source "code" have it.
+// UsedBy returns the functions whose code mentions the variable that addr lies in, and the address
+// that it mentions; nil when there is none near. Only names of Source "code" have it.
 func (n *Names) UsedBy(addr uint64) (funcs []string, base uint64) {
 	for d := uint64(0); d <= 256 && d <= addr; d += 8 {
 		if f := n.users[addr-d]; len(f) > 0 {

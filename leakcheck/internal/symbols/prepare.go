@@ -29,8 +29,8 @@ type build struct {
 	err    error
 }
 
-// Prepare starts making what [Load] needs, which takes most of its time. stop ends that, unless Load has taken it over, and returns when nothing
-// of it is left.
+// Prepare starts making what [Load] needs, which takes most of its time. stop ends that, unless
+// Load has taken it over, and returns when nothing of it is left.
 func Prepare() (stop func()) {
 	inBubble := time.Now().Year() < 2010 // of testing/synctest, whose channels no one outside may use
 	if loaded.Load() || inBubble || !stripped("/proc/self/exe") {

@@ -16,7 +16,8 @@ func companions(t *testing.T) []string {
 	return found
 }
 
-// TestPrepare: what is prepared and not used leaves nothing, whether it was ready or not; what is used is what would have been made.
+// TestPrepare: what is prepared and not used leaves nothing, whether it was ready or not; what is
+// used is what would have been made.
 func TestPrepare(t *testing.T) {
 	if testing.Short() {
 		t.Skip("links this test twice")

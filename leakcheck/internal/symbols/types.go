@@ -1,6 +1,7 @@
-// Package symbols says what the addresses of the running program mean: type descriptors, functions, global variables, local and captured
-// variables. Types come from the program's own descriptors, functions from its own tables; both are there in a stripped test binary. Names
-// of variables come from the best source at hand (see Load).
+// Package symbols says what the addresses of the running program mean: type descriptors, functions,
+// global variables, local and captured variables. Types come from the program's own descriptors,
+// functions from its own tables; both are there in a stripped test binary. Names of variables come
+// from the best source at hand (see Load).
 package symbols
 
 import (
@@ -13,7 +14,8 @@ import (
 	"unsafe"
 )
 
-// These three names are kept stable by the Go project for packages that depend on them (go.dev/issue/67401).
+// These three names are kept stable by the Go project for packages that depend on them
+// (go.dev/issue/67401).
 //
 //go:linkname typelinks reflect.typelinks
 func typelinks() (sections []unsafe.Pointer, offsets [][]int32)
@@ -60,8 +62,9 @@ type Types struct {
 	full   map[string]reflect.Type // as DWARF spells it
 }
 
-// LoadTypes collects the descriptors: those that the linker lists, what they refer to, and what a scan of the read-only data finds besides
-// (named structs without a pointer type). It takes about two milliseconds for a test binary.
+// LoadTypes collects the descriptors: those that the linker lists, what they refer to, and what a
+// scan of the read-only data finds besides (named structs without a pointer type). It takes about
+// two milliseconds for a test binary.
 var LoadTypes = sync.OnceValue(func() *Types {
 	t := &Types{known: map[uint64]bool{}, groups: map[uint64]reflect.Type{}, named: map[string]reflect.Type{}, full: map[string]reflect.Type{}}
 	sections, offsets := typelinks()
@@ -86,7 +89,7 @@ var LoadTypes = sync.OnceValue(func() *Types {
 	return t
 })
 
-// At gives the type of the descriptor at a, nil when there is none.
+// At returns the type of the descriptor at a, nil when there is none.
 func (t *Types) At(a uint64) reflect.Type {
 	if !t.known[a] {
 		return nil
@@ -97,10 +100,11 @@ func (t *Types) At(a uint64) reflect.Type {
 // Named finds a type by "path/pkg.Name"; nil when the program has no descriptor of it.
 func (t *Types) Named(name string) reflect.Type { return t.named[name] }
 
-// MapOf gives the map type whose storage consists of this group type; nil when it is none.
+// MapOf returns the map type whose storage consists of this group type; nil when it is none.
 func (t *Types) MapOf(group reflect.Type) reflect.Type { return t.groups[Descriptor(group)] }
 
-// MapLayout is how the groups of a map type lie in memory (internal/abi.MapType of Go 1.24 to 1.26).
+// MapLayout is how the groups of a map type lie in memory (internal/abi.MapType of Go 1.24 to
+// 1.26).
 type MapLayout struct {
 	GroupSize, SlotSize, ElemOffset uint64
 	IndirectKey, IndirectElem       bool
@@ -116,7 +120,7 @@ func Layout(m reflect.Type) MapLayout {
 // HasPointers reports whether values of the type hold pointers.
 func HasPointers(t reflect.Type) bool { return read64(Descriptor(t)+8) != 0 }
 
-// Descriptor gives the address of a type's descriptor.
+// Descriptor returns the address of a type's descriptor.
 func Descriptor(t reflect.Type) uint64 {
 	if t == nil {
 		return 0
@@ -161,7 +165,8 @@ func (t *Types) add(typ reflect.Type) {
 	}
 }
 
-// plausible reports whether an internal/abi.Type could start at a: every field is checked against what it may be.
+// plausible reports whether an internal/abi.Type could start at a: every field is checked against
+// what it may be.
 func plausible(a, lo, hi uint64) bool {
 	in := func(p uint64) bool { return p >= lo && p < hi }
 	size, ptrBytes := read64(a), read64(a+8)
@@ -285,8 +290,8 @@ func funcName(t reflect.Type) string {
 	return s + " (" + strings.Join(out, ", ") + ")"
 }
 
-// FuncAt names the function whose code starts exactly at pc; "" when none does. (runtime.FuncForPC names the innermost inlined function, which
-// is wrong for the code pointer of a closure.)
+// FuncAt names the function whose code starts exactly at pc; "" when none does. (runtime.FuncForPC
+// names the innermost inlined function, which is wrong for the code pointer of a closure.)
 func FuncAt(pc uint64) string {
 	f := outerFunc(pc)
 	if f == nil || uint64(f.Entry()) != pc {
@@ -314,8 +319,8 @@ func outerFunc(pc uint64) *runtime.Func {
 	return (*runtime.Func)(findfunc(uintptr(pc)).f)
 }
 
-// Line gives the function, possibly an inlined one, file and line of a return address: of the innermost function that skip does not name. All
-// are empty when there is none.
+// Line returns the function, possibly an inlined one, file and line of a return address: of the
+// innermost function that skip does not name. All are empty when there is none.
 func Line(pc uint64, skip func(fn string) bool) (fn, file string, line int) {
 	frames := runtime.CallersFrames([]uintptr{uintptr(pc)})
 	for {
@@ -327,7 +332,8 @@ func Line(pc uint64, skip func(fn string) bool) (fn, file string, line int) {
 			break
 		}
 	}
-	// CallersFrames gives the innermost inlined function only; when that is skipped, its host may be the one: sync.(*RWMutex).RLock in the user's.
+	// CallersFrames returns the innermost inlined function only; when that is skipped, its host may
+	// be the one: sync.(*RWMutex).RLock in the user's.
 	f := outerFunc(pc)
 	if f == nil || skip == nil || f.Name() == "" || skip(f.Name()) {
 		return "", "", 0

@@ -7,8 +7,9 @@ import (
 	"unsafe"
 )
 
-// codeUsers maps the addresses of variables to the functions whose code refers to them, by looking at every operand that is relative to the
-// program counter. It works on a stripped program. nil on other machines than amd64.
+// codeUsers maps the addresses of variables to the functions whose code refers to them, by looking
+// at every operand that is relative to the program counter. It works on a stripped program. nil on
+// other machines than amd64.
 func codeUsers() map[uint64][]string {
 	if runtime.GOARCH != "amd64" {
 		return nil

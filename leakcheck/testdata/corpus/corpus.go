@@ -1,12 +1,13 @@
-// Package corpus holds planted leaks and their clean twins. Each case plants one object that something keeps, says who keeps it, and can let go
-// of it again.
+// Package corpus holds planted leaks and their clean twins. Each case plants one object that
+// something keeps, says who keeps it, and can let go of it again.
 package corpus
 
 // Case is one planted leak.
 type Case struct {
 	Name string
 	Kind string // the group in the confusion matrix
-	// Plant makes an object, gives it to track and leaves it reachable until undo is called. Nothing that it returns may keep the object.
+	// Plant makes an object, gives it to track and leaves it reachable until undo is called.
+	// Nothing that it returns may keep the object.
 	Plant func(track func(v any)) (undo func())
 	Root  string // must occur in the path's first line: who keeps it
 	Via   string // must occur in the path: the field, key, variable or closure that holds it

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// started runs f on a goroutine and waits until it blocks: f calls ready just before. The goroutine ends when stop is closed.
+// started runs f on a goroutine and waits until it blocks: f calls ready just before. The goroutine
+// ends when stop is closed.
 func started(f func(ready func(), stop chan bool)) (undo func()) {
 	stop, ready, done := make(chan bool), make(chan bool), make(chan bool)
 	go func() {
