@@ -4,6 +4,7 @@ package forkproc_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -280,6 +281,9 @@ var compileSuite = sync.OnceValues(func() (string, error) {
 var binaries string
 
 func TestMain(m *testing.M) {
+	if os.Getenv("FORKPROC_HELPER") == "set up" {
+		forkproc.Main(m, func() { fmt.Println(load.Call(context.Background(), model{Path: "m.gguf"})) })
+	}
 	if forkproc.InChild() || os.Getenv("FORKPROC_HELPER") != "" {
 		forkproc.Main(m)
 	}

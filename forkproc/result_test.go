@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,28 @@ func TestFunc(t *testing.T) {
 	require.Equal(t, want, got)
 	require.Equal(t, "loading m.gguf\n", out.String())
 	require.Equal(t, want, load.Run(t, model{Path: "m.gguf"}))
+}
+
+func TestFuncInABenchmark(t *testing.T) {
+	ran := 0
+	r := testing.Benchmark(func(b *testing.B) {
+		for range min(b.N, 1) {
+			if load.Run(b, model{Path: "m.gguf"}).Took == want.Took {
+				ran++
+			}
+		}
+	})
+	require.Positive(t, r.N)
+	require.Positive(t, ran)
+}
+
+// TestMain's set-up runs in the root process only, and may call a Func.
+func TestFuncInTestMain(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), "FORKPROC_HELPER=set up")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.True(t, strings.HasPrefix(string(out), "{[1 2 3] 1s "), "%s", out)
 }
 
 func TestFuncThatFails(t *testing.T) {
