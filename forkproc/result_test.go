@@ -100,6 +100,7 @@ func TestFunc(t *testing.T) {
 func TestFuncInABenchmark(t *testing.T) {
 	ran := 0
 	r := testing.Benchmark(func(b *testing.B) {
+		b.Helper()
 		for range min(b.N, 1) {
 			if load.Run(b, model{Path: "m.gguf"}).Took == want.Took {
 				ran++

@@ -113,9 +113,16 @@ func (s *scene) leader() (leader, supervisor int) {
 // up waits for the leader and the server.
 func (s *scene) up(t *testing.T) {
 	t.Helper()
-	require.Eventually(t, func() bool { return s.server() != 0 && strings.Contains(s.printed(), "leader") },
-		hang, 5*time.Millisecond)
+	require.Eventually(t, s.isUp, hang, 5*time.Millisecond)
 }
+
+// upOrOver is up for a script that may end, and its host with it, before the server can be seen.
+func (s *scene) upOrOver(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool { return s.isUp() || !alive(s.cmd.Process.Pid) }, hang, 5*time.Millisecond)
+}
+
+func (s *scene) isUp() bool { return s.server() != 0 && strings.Contains(s.printed(), "leader") }
 
 // server is the process that the script hides.
 func (s *scene) server() int {
@@ -167,7 +174,7 @@ func TestNoSurvivorOfAFamily(t *testing.T) {
 				victims = victims[:1+rand.IntN(len(victims))]
 				s := startScene(t, row.script+"; sleep 62")
 				if rand.IntN(2) == 0 { // at any moment of the start, or soon after it
-					s.up(t)
+					s.upOrOver(t)
 				}
 				time.Sleep(time.Duration(rand.Int64N(int64(30 * time.Millisecond))))
 				ends := false // by itself, now that its leader has ended
