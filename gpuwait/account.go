@@ -9,11 +9,13 @@ import (
 	"time"
 )
 
-// Account follows the device memory of one family of processes, from before its engine starts until the memory is back. Other
-// processes may come, go, grow and shrink meanwhile: what they do is not the family's.
+// Account follows the device memory of one family of processes, from before its engine starts until
+// the memory is back. Other processes may come, go, grow and shrink meanwhile: what they do is not
+// the family's.
 //
-// Take it before the engine starts ([NewAccount]), read while the engine has its memory ([Account.Read]), and ask in the end
-// ([Account.Returned]). An Account is for one goroutine at a time.
+// Take it before the engine starts ([NewAccount]), read while the engine has its memory
+// ([Account.Read]), and ask in the end ([Account.Returned]). An Account is for one goroutine at a
+// time.
 type Account struct {
 	src     Source
 	family  Family
@@ -39,13 +41,15 @@ type deviceAccount struct {
 	low         map[identity]int64 // the least that each family process of the baseline held since
 	lowUnlisted int64
 
-	// Memory that left a process's account without leaving the device: the driver still reclaims it, or never will.
+	// Memory that left a process's account without leaving the device: the driver still reclaims
+	// it, or never will.
 	stranded       int64
 	strandedOthers int64
 	floor          int64 // unlisted memory before it
 }
 
-// The baseline waits for memory that is on its way out: an earlier engine of this family, or what no process is listed for.
+// The baseline waits for memory that is on its way out: an earlier engine of this family, or what
+// no process is listed for.
 const (
 	settleFor    = 250 * time.Millisecond
 	settleWithin = 2 * time.Second
@@ -53,9 +57,10 @@ const (
 	settleFrom   = 64 << 20 // less than this is the driver's own
 )
 
-// NewAccount reads the baseline of every selected device: who holds what before the engine starts. When memory is still on its way
-// out (a holder that is exiting, memory of the family, memory without a holder) it waits until that has not moved for 250 ms,
-// at most 2 s. A device that cannot be measured is an error.
+// NewAccount reads the baseline of every selected device: who holds what before the engine starts.
+// When memory is still on its way out (a holder that is exiting, memory of the family, memory
+// without a holder) it waits until that has not moved for 250 ms, at most 2 s. A device that cannot
+// be measured is an error.
 func NewAccount(ctx context.Context, src Source, family Family, opts ...AccountOption) (*Account, error) {
 	return newAccount(ctx, src, family, proc{}, newOptions(opts, AccountOption.account))
 }
@@ -152,7 +157,8 @@ func (d *deviceAccount) restless(owned int64) bool {
 		slices.ContainsFunc(d.base.Others, exits) || slices.ContainsFunc(d.base.Family, exits)
 }
 
-// moved compares what belongs to the family and to no listed process: what other processes do is their business.
+// moved compares what belongs to the family and to no listed process: what other processes do is
+// their business.
 func moved(a, b reading) bool {
 	differ := func(x, y int64) bool { return max(x, y)-min(x, y) > settleNoise }
 	same := func(x, y Holder) bool { return x.Known == y.Known && !differ(x.Bytes, y.Bytes) }
@@ -171,8 +177,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Read takes a reading while the engine has its memory: after it has started, and shortly before it is shut down. The readings show
-// whether the driver lists the family's processes, which the proof in the end depends on. One that fails is left out.
+// Read takes a reading while the engine has its memory: after it has started, and shortly before it
+// is shut down. The readings show whether the driver lists the family's processes, which the proof
+// in the end depends on. One that fails is left out.
 func (a *Account) Read() {
 	for _, d := range a.devices {
 		if r, err := a.read(d.device); err == nil {
@@ -230,7 +237,8 @@ func (d *deviceAccount) noteStranded(r reading) {
 	d.stranded, d.strandedOthers = min(d.stranded, above), min(d.strandedOthers, above)
 }
 
-// overhead is what a process with a GPU has beyond what the driver lists for it: 3.25 MiB on an H200 with driver 580.
+// overhead is what a process with a GPU has beyond what the driver lists for it: 3.25 MiB on an
+// H200 with driver 580.
 const overhead = 8 << 20
 
 func newcomers(before, after map[identity]Holder) (n int64) {

@@ -18,9 +18,10 @@ type amdSource struct {
 	known map[string]amdCard // by UUID; listing reads a dozen files a card, which is too much for every poll
 }
 
-// OpenAMD opens the source for AMD GPUs: memory from /sys/class/drm/card*/device/mem_info_vram_{total,used}, compute processes from
-// /sys/class/kfd, graphics processes from the drm-* keys of /proc/*/fdinfo. root is "/" except in tests. Another user's fdinfo is not readable:
-// such holders are not listed.
+// OpenAMD opens the source for AMD GPUs: memory from
+// /sys/class/drm/card*/device/mem_info_vram_{total,used}, compute processes from /sys/class/kfd,
+// graphics processes from the drm-* keys of /proc/*/fdinfo. root is "/" except in tests. Another
+// user's fdinfo is not readable: such holders are not listed.
 func OpenAMD(root string) (SourceCloser, error) {
 	s := &amdSource{root: root}
 	cards, err := s.cards()
@@ -48,7 +49,8 @@ type amdCard struct {
 	number int    // N of cardN
 }
 
-// cards lists the GPUs in ROCm's order (the compute driver's topology), those that it does not know after them, by card number.
+// cards lists the GPUs in ROCm's order (the compute driver's topology), those that it does not know
+// after them, by card number.
 func (s *amdSource) cards() ([]amdCard, error) {
 	totals, err := filepath.Glob(s.path("sys/class/drm/card*/device/mem_info_vram_total"))
 	if err != nil {
@@ -195,7 +197,8 @@ func readBytes(file string) (int64, error) {
 	return n, nil
 }
 
-// Holders joins the compute driver's list with fdinfo; newer kernels count compute memory in both, so the larger number stands.
+// Holders joins the compute driver's list with fdinfo. Newer kernels count compute memory in both,
+// so the larger number counts.
 func (s *amdSource) Holders(uuid string) ([]Holder, error) {
 	c, err := s.card(uuid)
 	if err != nil {
@@ -231,8 +234,8 @@ func (s *amdSource) Holders(uuid string) ([]Holder, error) {
 	return out, nil
 }
 
-// fdinfoVRAM adds up a process's clients of one card. Duplicated descriptors show the same client id and count once
-// (Documentation/gpu/drm-usage-stats.rst in the Linux sources).
+// fdinfoVRAM adds up a process's clients of one card. Duplicated descriptors show the same client
+// id and count once (Documentation/gpu/drm-usage-stats.rst in the Linux sources).
 func fdinfoVRAM(proc, pci string) int64 {
 	fds, _ := filepath.Glob(filepath.Join(proc, "fdinfo/*"))
 	clients := map[string]int64{}

@@ -11,7 +11,7 @@ import (
 // ErrBusy is in the error of an Acquire that could not have its devices in time.
 var ErrBusy = errors.New("devices are leased or not free")
 
-// BusyError says who has the devices. Its text is the whole message.
+// BusyError names the holders of the devices. Its text is the whole message.
 type BusyError struct {
 	Wanted  int
 	MinFree int64
@@ -30,7 +30,7 @@ type Candidate struct {
 
 func (e *BusyError) Error() string { return e.text }
 
-// Unwrap gives ErrBusy and what ended the wait.
+// Unwrap returns ErrBusy and what ended the wait.
 func (e *BusyError) Unwrap() []error {
 	if e.cause == nil {
 		return []error{ErrBusy}

@@ -7,8 +7,8 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// Verdicts returns one verdict per device that is not clear: a leak when this process or one of its family holds memory of it, a
-// lack of capacity when others do.
+// Verdicts returns one verdict per device that is not clear: a leak when this process or one of its
+// family holds memory of it, a lack of capacity when others do.
 func (e *NotClearError) Verdicts() (list []verdict.Verdict) {
 	details, _ := json.Marshal(e.Report) // plain data
 	for _, d := range e.Report.Devices {

@@ -12,8 +12,8 @@ import (
 // ErrNotClear is in the error of a wait that ended before its condition was met.
 var ErrNotClear = errors.New("device memory not clear")
 
-// NotClearError carries the report of a wait that failed; its text is the whole message. errors.Is finds ErrNotClear in it and, when the
-// context ended the wait, the context's cause.
+// NotClearError carries the report of a wait that failed; its text is the whole message. errors.Is
+// finds ErrNotClear in it and, when the context ended the wait, the context's cause.
 type NotClearError struct {
 	Report Report
 	cause  error
@@ -21,7 +21,7 @@ type NotClearError struct {
 
 func (e *NotClearError) Error() string { return e.Report.String() }
 
-// Unwrap gives ErrNotClear and the cause.
+// Unwrap returns ErrNotClear and the cause.
 func (e *NotClearError) Unwrap() []error {
 	if e.cause == nil {
 		return []error{ErrNotClear}
@@ -29,7 +29,8 @@ func (e *NotClearError) Unwrap() []error {
 	return []error{ErrNotClear, e.cause}
 }
 
-// Polling: a clear is seen at most max(pollMin, 1 % of the time waited so far, up to pollMax) late. NVML answers in 4 µs on an H200.
+// Polling: a clear is seen at most max(pollMin, 1 % of the time waited so far, up to pollMax) late.
+// NVML answers in 4 µs on an H200.
 const (
 	pollMin      = time.Millisecond
 	pollShare    = 100
@@ -38,11 +39,13 @@ const (
 	errorGrace   = time.Second            // how long a reading may fail before the wait does; a lost device fails at once
 )
 
-// Clear waits until every selected device meets the condition in the same round of readings. It never reads more often than once a millisecond
-// and sees a clear within 1 % of the time waited (at most 250 ms, and 1 ms in the first tenth of a second). It starts no goroutine.
+// Clear waits until every selected device meets the condition in the same round of readings. It
+// never reads more often than once a millisecond and sees a clear within 1 % of the time waited (at
+// most 250 ms, and 1 ms in the first tenth of a second). It starts no goroutine.
 //
-// The report is filled in either way. The error is a [*NotClearError] when the time is up, the context is done, or waiting is hopeless (see
-// [Patience]), and wraps [ErrCannotMeasure] when a device cannot be read.
+// The report is filled in either way. The error is a [*NotClearError] when the time is up, the
+// context is done, or waiting is hopeless (see [Patience]), and wraps [ErrCannotMeasure] when a
+// device cannot be read.
 func Clear(ctx context.Context, src Source, cond Condition, opts ...ClearOption) (Report, error) {
 	return newOptions(opts, ClearOption.clear).wait(ctx, src, cond)
 }
@@ -220,7 +223,8 @@ func (w *watch) listHolders(now time.Time) {
 	w.holders, w.holdersErr, w.holdersAt = holders, err, now
 }
 
-// hopeless: over the bound, every reading identical, and the same processes alive and listed, for the whole of the patience.
+// hopeless: over the bound, every reading identical, and the same processes alive and listed, for
+// the whole of the patience.
 func (w *watch) hopeless(now time.Time) bool {
 	if w.o.patience <= 0 || !w.failing.IsZero() || !w.bounded || w.memory.Used <= w.target || len(w.holders) == 0 {
 		return false

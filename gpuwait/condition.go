@@ -12,8 +12,9 @@ import (
 // ErrBadCondition is in the error for a condition that makes no sense.
 var ErrBadCondition = errors.New("bad condition")
 
-// Condition says when a device counts as clear: used memory at most a bound, and, when asked, no longer changing. What live fixtures own
-// ([Own]) is added to every bound but those of NeedFree and NeedUtilization.
+// Condition says when a device counts as clear: used memory at most a bound, and, when asked, no
+// longer changing. What live fixtures own ([Own]) is added to every bound but those of NeedFree and
+// NeedUtilization.
 type Condition struct {
 	bounds []bound // the largest holds, as in vLLM's helper: used ≤ max(bytes, ratio·total)
 	each   map[string]Condition
@@ -29,7 +30,8 @@ type bound struct {
 	absolute bool // what live fixtures own is not added: memory in use is not free, whoever uses it
 }
 
-// Ratio is met when used ≤ r·total, 0 ≤ r < 1. For an engine that is about to start with vLLM's gpu_memory_utilization u, r is 1−u.
+// Ratio is met when used ≤ r·total, 0 ≤ r < 1. For an engine that is about to start with vLLM's
+// gpu_memory_utilization u, r is 1−u.
 func Ratio(r float64) Condition {
 	if !(r >= 0 && r < 1) {
 		return Condition{err: fmt.Errorf("gpuwait: %w: ratio %v is not in [0, 1): it is the share of total memory that may still be used", ErrBadCondition, r)}
@@ -48,8 +50,9 @@ func Bytes(n int64) Condition {
 	return Condition{bounds: []bound{{of: func(Device, Memory) (int64, error) { return n, nil }, text: size(n)}}}
 }
 
-// Delta is met when used ≤ what the baseline saw + slack. Fixtures that were live at the baseline and are gone now lower the bound, those
-// started since raise it. It is the only condition that makes sense on a GPU that others use too.
+// Delta is met when used ≤ what the baseline saw + slack. Fixtures that were live at the baseline
+// and are gone now lower the bound, those started since raise it. It is the only condition that
+// makes sense on a GPU that others use too.
 func Delta(b Baseline, slack int64) Condition {
 	if slack < 0 {
 		return Condition{err: fmt.Errorf("gpuwait: %w: slack %d is negative", ErrBadCondition, slack)}
@@ -67,7 +70,8 @@ func Delta(b Baseline, slack int64) Condition {
 	}}}
 }
 
-// Settled is met when used memory has stayed within ±slack for d. Alone it has no bound; c.Settled adds it to one.
+// Settled is met when used memory has stayed within ±slack for d. Alone it has no bound; c.Settled
+// adds it to one.
 func Settled(d time.Duration, slack int64) Condition { return Condition{}.Settled(d, slack) }
 
 // Settled adds that the reading must have stayed within the bound, and within ±slack, for d.
@@ -79,7 +83,8 @@ func (c Condition) Settled(d time.Duration, slack int64) Condition {
 	return c
 }
 
-// NeedFree is met when at least n bytes are free. It is the gate before an engine that needs n bytes.
+// NeedFree is met when at least n bytes are free. It is the gate before an engine that needs n
+// bytes.
 func NeedFree(n int64) Condition {
 	if n <= 0 {
 		return Condition{err: fmt.Errorf("gpuwait: %w: NeedFree(%d) is not positive", ErrBadCondition, n)}
@@ -96,8 +101,8 @@ func NeedFree(n int64) Condition {
 	}}}
 }
 
-// NeedUtilization is met when the share u of the device is free, 0 < u ≤ 1. It is the gate before an engine that is configured by
-// its share of the device (vLLM's gpu_memory_utilization).
+// NeedUtilization is met when the share u of the device is free, 0 < u ≤ 1. It is the gate before
+// an engine that is configured by its share of the device (vLLM's gpu_memory_utilization).
 func NeedUtilization(u float64) Condition {
 	if !(u > 0 && u <= 1) {
 		return Condition{err: fmt.Errorf("gpuwait: %w: NeedUtilization(%v) is not in (0, 1]", ErrBadCondition, u)}
@@ -143,7 +148,8 @@ func (c Condition) on(uuid string) Condition {
 	return c
 }
 
-// target returns the number of bytes that may be used, and the bound that says so; nil when there is none.
+// target returns the number of bytes that may be used, and the bound that says so; nil when there
+// is none.
 func (c Condition) target(d Device, m Memory, owned int64) (bytes int64, by *bound, err error) {
 	for _, b := range c.bounds {
 		n, err := b.of(d, m)
@@ -163,7 +169,8 @@ func (c Condition) target(d Device, m Memory, owned int64) (bytes int64, by *bou
 	return max(0, bytes), by, nil
 }
 
-// Baseline is what devices looked like at one moment. It is plain data: it can be sent to a child process as JSON.
+// Baseline is what devices looked like at one moment. It is plain data: it can be sent to a child
+// process as JSON.
 type Baseline struct {
 	Taken   time.Time          `json:"taken"`
 	Devices map[string]Reading `json:"devices"` // by UUID
@@ -177,7 +184,8 @@ type Reading struct {
 	Holders []Holder `json:"holders,omitempty"`
 }
 
-// Snapshot reads every selected device once. A device that cannot be measured is an error; holders that cannot be listed are left out.
+// Snapshot reads every selected device once. A device that cannot be measured is an error; holders
+// that cannot be listed are left out.
 func Snapshot(src Source, opts ...SnapshotOption) (Baseline, error) {
 	o := newOptions(opts, SnapshotOption.snapshot)
 	devices, err := o.devices(src)
@@ -199,8 +207,9 @@ func Snapshot(src Source, opts ...SnapshotOption) (Baseline, error) {
 	return b, nil
 }
 
-// Owners is a list of who owns how much device memory on purpose. A wait adds what its Owners hold to its target, so that a fixture that lives
-// longer than the test is not mistaken for a leak. The zero value is ready; it holds names and numbers only, nothing that keeps an engine alive.
+// Owners is a list of who owns how much device memory on purpose. A wait adds what its Owners hold
+// to its target, so that a fixture that lives longer than the test is not mistaken for a leak. The
+// zero value is ready; it holds names and numbers only, nothing that keeps an engine alive.
 type Owners struct {
 	mu   sync.Mutex
 	next int
@@ -217,7 +226,8 @@ type Owner struct {
 // processOwners is what Own enters, and what waits use unless told otherwise.
 var processOwners Owners
 
-// Own tells every later wait of this process that name holds bytes on the device on purpose. Call release when that ends; it is idempotent.
+// Own tells every later wait of this process that name holds bytes on the device on purpose. Call
+// release when that ends; it is idempotent.
 func Own(uuid, name string, bytes int64) (release func()) {
 	return processOwners.Own(uuid, name, bytes)
 }
@@ -239,7 +249,7 @@ func (o *Owners) Own(uuid, name string, bytes int64) (release func()) {
 	}
 }
 
-// List gives the live owners of a device in the order in which they came.
+// List returns the live owners of a device, the oldest first.
 func (o *Owners) List(uuid string) []Owner {
 	o.mu.Lock()
 	defer o.mu.Unlock()

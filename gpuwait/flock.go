@@ -23,7 +23,8 @@ func ownFolder(dir string) error {
 	return nil
 }
 
-// flock opens and locks a file without waiting; nil when somebody else has it. The descriptor is close-on-exec.
+// flock opens and locks a file without waiting; it returns nil when another process has it. The
+// descriptor is close-on-exec.
 func flock(path string, how, flags int) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -53,11 +54,11 @@ func lockFile(dir, uuid string) (*os.File, error) {
 	return flock(path, syscall.LOCK_EX, os.O_RDWR|os.O_CREATE)
 }
 
-// gateWait is far longer than anybody keeps the gate.
+// gateWait is far longer than any process keeps the gate.
 const gateWait = 100 * time.Millisecond
 
-// openGate takes the folder's gate, under which devices are chosen and taken, or looked at: all or none, and nobody sees half of it. nil when
-// it could not be had in gateWait.
+// openGate takes the folder's gate, under which devices are chosen and taken, or looked at: all or
+// none, and no process sees half of it. It returns nil when the gate stays taken for gateWait.
 func openGate(dir string) (*os.File, error) {
 	for end := time.Now().Add(gateWait); ; time.Sleep(time.Millisecond) {
 		gate, err := flock(gatePath(dir), syscall.LOCK_EX, os.O_RDWR|os.O_CREATE)
@@ -67,7 +68,8 @@ func openGate(dir string) (*os.File, error) {
 	}
 }
 
-// isFree looks whether a lock could be had. It looks under the gate, so that looking does not make somebody else's try fail.
+// isFree reports whether a lock is free. It looks under the gate, so that looking does not make
+// another process's try fail.
 func isFree(dir, path string) (bool, error) {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return true, nil

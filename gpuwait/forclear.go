@@ -13,7 +13,8 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// TB is what the wrappers need of a test. Every testing.TB has it; one that also has Deadline (a *testing.T) bounds the waits.
+// TB is what the wrappers need of a test. Every testing.TB has it; one that also has Deadline (a
+// *testing.T) bounds the waits.
 type TB interface {
 	Helper()
 	Name() string
@@ -22,8 +23,9 @@ type TB interface {
 	Cleanup(f func())
 }
 
-// ForClear waits for the condition and fails the test with the report when it is not met. It ends before the test's own deadline.
-// It does not use the test's context, which is cancelled before cleanups run: that is where ForClear is called.
+// ForClear waits for the condition and fails the test with the report when it is not met. It ends
+// before the test's own deadline. It does not use the test's context, which is cancelled before
+// cleanups run: that is where ForClear is called.
 func ForClear(t TB, cond Condition, opts ...ForClearOption) Report {
 	t.Helper()
 	o := newOptions(opts, ForClearOption.forClear)
@@ -79,8 +81,8 @@ func (o *options) within(t TB) (context.Context, context.CancelFunc) {
 	return context.WithDeadlineCause(context.Background(), end.Add(-grace), errTestDeadline)
 }
 
-// testDeadline returns the test's deadline. Deadline panics inside a bubble of testing/synctest, where real time has no meaning:
-// such a test has none.
+// testDeadline returns the test's deadline. Deadline panics inside a bubble of testing/synctest,
+// where real time has no meaning: such a test has none.
 func testDeadline(t TB) (end time.Time, ok bool) {
 	d, has := t.(interface{ Deadline() (time.Time, bool) })
 	if !has {
@@ -90,7 +92,8 @@ func testDeadline(t TB) (end time.Time, ok bool) {
 	return d.Deadline()
 }
 
-// bind fills in what only a test knows, where the caller did not set it: its name, how to run it again, where progress is logged.
+// bind fills in what only a test knows, where the caller did not set it: its name, how to run it
+// again, where progress is logged.
 func (o *options) bind(t TB) {
 	if o.name == "" {
 		o.name = t.Name()

@@ -17,8 +17,8 @@ func largestFirst(holders []Holder) []Holder {
 	return out
 }
 
-// Family reports whether a process belongs to the engine under test. It is asked while the process lives; a process that belonged
-// to the family once belongs to it for good.
+// Family reports whether a process belongs to the engine under test. It is asked while the process
+// lives; a process that belonged to the family once belongs to it for good.
 type Family func(pid int) bool
 
 // Descendants is the family of the processes that are named and all that descend from them.
@@ -34,8 +34,8 @@ type processTable interface {
 	started(pid int) int64
 	// list returns the processes that are visible.
 	list() []int
-	// mapped reports whether a process has a GPU's device file mapped, which every process with device memory has. known is
-	// false when its mappings cannot be read.
+	// mapped reports whether a process has a GPU's device file mapped, which every process with
+	// device memory has. known is false when its mappings cannot be read.
 	mapped(pid int) (yes, known bool)
 }
 
@@ -71,7 +71,8 @@ func onLinux() bool {
 	return ok
 }
 
-// mapsGPU reports whether the text of /proc/PID/maps names a GPU's device file. NVML maps none: it only opens them.
+// mapsGPU reports whether the text of /proc/PID/maps names a GPU's device file. NVML maps none: it
+// only opens them.
 func mapsGPU(maps string) bool {
 	for line := range strings.Lines(maps) {
 		for _, dev := range []string{" /dev/nvidia", " /dev/kfd", " /dev/dri/renderD", " /dev/dxg"} {

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Inventory is the state of a machine's devices at one moment: what `enginetest gpus` prints. It marshals to JSON; String is a table.
+// Inventory is the state of a machine's devices at one moment: what `enginetest gpus` prints. It
+// marshals to JSON; String is a table.
 type Inventory struct {
 	Taken   time.Time      `json:"taken"`
 	Devices []DeviceStatus `json:"devices"`
@@ -27,8 +28,9 @@ type DeviceStatus struct {
 	Lease        *Lessee   `json:"lease,omitempty"`
 }
 
-// Inspect looks at every device of the source, or at those that [Devices] names. One that cannot be measured has an Error and no Memory; the
-// call itself fails only when the devices cannot be listed.
+// Inspect looks at every device of the source, or at those that [Devices] names. One that cannot be
+// measured has an Error and no Memory; the call itself fails only when the devices cannot be
+// listed.
 func Inspect(src Source, opts ...InspectOption) (Inventory, error) {
 	o := newOptions(opts, InspectOption.inspect)
 	inv := Inventory{Taken: time.Now()}
@@ -104,7 +106,8 @@ func (inv Inventory) String() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// ExitCode is what a command that waited ends with: 0 clear, 1 not clear, 2 wrong usage (no such device, bad condition), 3 cannot measure.
+// ExitCode is what a command that waited ends with: 0 clear, 1 not clear, 2 wrong usage (no such
+// device, bad condition), 3 cannot measure.
 func ExitCode(err error) int {
 	switch {
 	case err == nil:

@@ -19,7 +19,8 @@ const (
 // Proof is the evidence for a VerdictReturned, the strongest first.
 type Proof string
 
-// The proofs. The last one is weaker: it trusts that no other process gave back memory at the same time.
+// The proofs. The last one is weaker: it trusts that no other process gave back memory at the same
+// time.
 const (
 	ProofListed   Proof = "the driver listed this engine's processes with their memory, and lists no more than before it started"
 	ProofUnused   Proof = "no process of this engine has had a GPU mapped"
@@ -41,8 +42,9 @@ func unproven(bytes int64, format string, args ...any) judgment {
 	return judgment{verdict: VerdictUnproven, bytes: max(0, bytes), why: fmt.Sprintf(format, args...)}
 }
 
-// judge decides about the last reading of a device. slack is what the family may keep, owned what live fixtures own now, and mapped
-// reports whether the family has a GPU mapped; it is only asked when the driver does not list the family.
+// judge decides about the last reading of a device. slack is what the family may keep, owned what
+// live fixtures own now, and mapped reports whether the family has a GPU mapped; it is only asked
+// when the driver does not list the family.
 func (a *Account) judge(d *deviceAccount, slack, owned int64, mapped func() bool) judgment {
 	now, grew := d.last, owned-d.owned
 	if now.listErr != nil && d.listed {
@@ -60,12 +62,14 @@ func (a *Account) judge(d *deviceAccount, slack, owned int64, mapped func() bool
 	return a.unlisted(d, slack, grew, mapped)
 }
 
-// lists reports whether a vendor's driver has listed the family on some device: then one on which it is not listed has nothing of it.
+// lists reports whether a vendor's driver has listed the family on some device: then one on which
+// it is not listed has nothing of it.
 func (a *Account) lists(v Vendor) bool {
 	return slices.ContainsFunc(a.devices, func(d *deviceAccount) bool { return d.listed && d.device.Vendor == v })
 }
 
-// excess finds processes of the family that hold more than at the baseline, beyond the slack and what live fixtures own.
+// excess finds processes of the family that hold more than at the baseline, beyond the slack and
+// what live fixtures own.
 func (d *deviceAccount) excess(slack, grew int64) (j judgment) {
 	var grown, kept, had int64
 	for id, h := range d.last.family {
@@ -89,8 +93,8 @@ func (d *deviceAccount) excess(slack, grew int64) (j judgment) {
 	return j
 }
 
-// dipped finds a process whose baseline means nothing any more: it held less in between, so that what it holds now, though no more
-// than at the baseline, may be this engine's.
+// dipped finds a process whose baseline means nothing any more: it held less in between, so that
+// what it holds now, though no more than at the baseline, may be this engine's.
 func (d *deviceAccount) dipped(slack, owned, grew int64) (j judgment) {
 	for id, before := range d.base.family {
 		holds := d.last.held(id)
@@ -103,7 +107,8 @@ func (d *deviceAccount) dipped(slack, owned, grew int64) (j judgment) {
 	return j
 }
 
-// reclaimed judges a family that the driver listed, and that holds nothing now: the memory must have left the device as well.
+// reclaimed judges a family that the driver listed, and that holds nothing now: the memory must
+// have left the device as well.
 func (a *Account) reclaimed(d *deviceAccount, slack int64) judgment {
 	switch {
 	case d.stranded <= slack:

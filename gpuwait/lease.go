@@ -16,17 +16,21 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// LeasedEnv is the variable by which [Lease.Env] tells a child which devices its parent has leased for it.
+// LeasedEnv is the variable by which [Lease.Env] tells a child which devices its parent has leased
+// for it.
 const LeasedEnv = "GPUWAIT_LEASED"
 
-// LeaseDirEnv moves the folder of the lock files, for machines where test processes differ in XDG_RUNTIME_DIR and TMPDIR.
+// LeaseDirEnv moves the folder of the lock files, for machines where test processes differ in
+// XDG_RUNTIME_DIR and TMPDIR.
 const LeaseDirEnv = "GPUWAIT_LEASE_DIR"
 
-// Lease is the exclusive right to some devices, among all processes of this user that ask through this package.
+// Lease is the exclusive right to some devices, among all processes of this user that ask through
+// this package.
 //
-// It is a lock (flock) on one file per UUID in $GPUWAIT_LEASE_DIR, else $XDG_RUNTIME_DIR/gpuwait, else <temporary folder>/gpuwait-<uid>; mode
-// 0600 in a folder of mode 0700. The lock belongs to the open file: a child that inherits Files holds it as well, until it dies, even when the
-// parent was killed. Files are never removed, and a line in one says who holds it.
+// It is a lock (flock) on one file per UUID in $GPUWAIT_LEASE_DIR, else $XDG_RUNTIME_DIR/gpuwait,
+// else <temporary folder>/gpuwait-<uid>; mode 0600 in a folder of mode 0700. The lock belongs to
+// the open file: a child that inherits Files holds it as well, until it dies, even when the parent
+// was killed. Files are never removed, and a line in each names its holder.
 type Lease struct {
 	devices []Device
 	files   []*os.File
@@ -46,11 +50,13 @@ func (l *Lease) UUIDs() []string {
 	return out
 }
 
-// Files are the locks, for exec.Cmd.ExtraFiles: a child that has them keeps the devices leased until it has ended. They stay the lease's: do
-// not close them. It is empty for a lease that was itself inherited.
+// Files are the locks, for exec.Cmd.ExtraFiles: a child that has them keeps the devices leased
+// until it has ended. They stay the lease's: do not close them. It is empty for a lease that was
+// itself inherited.
 func (l *Lease) Files() []*os.File { return slices.Clone(l.files) }
 
-// Env is the environment for a child that shall see just these devices, by UUID, and whose own Acquire shall give it these.
+// Env is the environment for a child that sees only these devices, by UUID, and whose own Acquire
+// takes from these.
 func (l *Lease) Env() []string {
 	var nv, amd []string
 	for _, d := range l.devices {
@@ -74,16 +80,19 @@ func (l *Lease) Env() []string {
 	return env
 }
 
-// Release gives the devices back; it is idempotent. A child that inherited Files still holds them: then they are free when it ends.
+// Release returns the devices; it is idempotent. Devices whose Files a child inherited are free
+// when that child ends.
 func (l *Lease) Release() {
 	l.once.Do(func() { inProcess.release(l.keys) })
 }
 
-// Acquire leases n devices for the rest of the test; of more than n it takes the emptiest. It waits for its turn, first come first served
-// within this process, and gives up before the test's own deadline, naming who holds them. Several devices are taken all at once or not at
-// all, so two tests that each want two never wait for each other. Cleanup releases the lease.
+// Acquire leases n devices for the rest of the test; of more than n it takes the emptiest. It waits
+// for its turn, first come first served within this process, and gives up before the test's own
+// deadline, naming who holds them. Several devices are taken all at once or not at all, so two
+// tests that each want two never wait for each other. Cleanup releases the lease.
 //
-// In a test whose parent process passed on [Lease.Env] it takes from the devices that the parent has leased.
+// In a test whose parent process passed on [Lease.Env] it takes from the devices that the parent
+// has leased.
 func Acquire(t TB, n int, opts ...AcquireOption) *Lease {
 	t.Helper()
 	o := newOptions(opts, AcquireOption.acquire)
@@ -106,8 +115,9 @@ func Acquire(t TB, n int, opts ...AcquireOption) *Lease {
 	return l
 }
 
-// AcquireContext is Acquire without a test. It waits until the context ends, or for [Timeout]. The error is a [*BusyError] when the devices
-// were not to be had, and wraps [ErrCannotMeasure] when none can be listed. Without a source, devices can still be leased by full UUID.
+// AcquireContext is Acquire without a test. It waits until the context ends, or for [Timeout]. The
+// error is a [*BusyError] when the devices stayed taken, and wraps [ErrCannotMeasure] when none can
+// be listed. Without a source, devices can still be leased by full UUID.
 func AcquireContext(ctx context.Context, n int, opts ...LeaseOption) (*Lease, error) {
 	return newOptions(opts, LeaseOption.lease).acquireDevices(ctx, n)
 }
@@ -178,7 +188,7 @@ type attempt struct {
 	start      time.Time
 	why        map[string]string // by UUID: why it could not be taken
 	lost       []error
-	gateHeld   bool // by somebody else, all of the last try
+	gateHeld   bool // by another process, during all of the last try
 }
 
 // wait tries until it is this attempt's turn. It polls: another process cannot wake it.
@@ -222,7 +232,8 @@ func (a *attempt) wait(ctx context.Context) (*Lease, error) {
 	}
 }
 
-// try takes n devices if it is this attempt's turn and so many are to be had now; all or none, under the folder's gate.
+// try takes n devices if it is this attempt's turn and n devices are free now; all or none, under
+// the folder's gate.
 func (a *attempt) try(place *place) (*Lease, error) {
 	a.why, a.lost, a.gateHeld = map[string]string{}, nil, false
 	wanted := a.preferred()
@@ -282,8 +293,9 @@ func (a *attempt) try(place *place) (*Lease, error) {
 	return l, nil
 }
 
-// inherits: the environment says that the parent leased this device for us, and its lock is a parent's or open in this process. (A variable
-// that outlived its lease says nothing.)
+// inherits reports whether the parent leased this device for this process: the environment says so,
+// and its lock is a parent's or open in this process. A variable that outlived its lease says
+// nothing.
 func (a *attempt) inherits(uuid string) bool {
 	if !slices.Contains(a.inherited, uuid) {
 		return false
@@ -297,7 +309,8 @@ func (a *attempt) inherits(uuid string) bool {
 	return l.PID == os.Getppid() || descends(self, l.PID) || slices.Contains(opened(path), self)
 }
 
-// close lets go of a lease that did not come about. Closing is enough: an explicit unlock would free it for a child that shares the file, too.
+// close releases the locks of an incomplete lease. Closing is enough: an explicit unlock would free
+// them for a child that shares the files, too.
 func (l *Lease) close() {
 	for _, f := range l.files {
 		_ = f.Close()
@@ -347,7 +360,8 @@ func (a *attempt) keys() []string {
 	return keys
 }
 
-// hopeless names the mistake when only this very test, or a parent that waits for it, could let go of the devices.
+// hopeless names the mistake when only this test itself, or a parent that waits for it, could
+// release the devices.
 func (a *attempt) hopeless() string {
 	others, reason := len(a.candidates), ""
 	for _, d := range a.candidates {

@@ -14,7 +14,7 @@ import (
 	"github.com/enginetest/enginetest/internal/procfs"
 )
 
-// Lessee says who holds a lease; it is the line in the lock file.
+// Lessee is the holder of a lease: the line in the lock file.
 type Lessee struct {
 	PID     int       `json:"pid"`
 	Start   int64     `json:"start,omitempty"` // of the process, in clock ticks since boot: PIDs are used again
@@ -25,7 +25,7 @@ type Lessee struct {
 	Holding []int     `json:"holding,omitempty"` // the processes that have the lock file open, as far as this user can see
 }
 
-// String gives "pid 21293 (llm.test) TestLoad since 07:15:29 (3m0s)".
+// String returns "pid 21293 (llm.test) TestLoad since 07:15:29 (3m0s)".
 func (l *Lessee) String() string {
 	if l.PID == 0 {
 		return "a process that left no name"
@@ -56,7 +56,8 @@ func (l *Lessee) write(f *os.File) error {
 	return nil
 }
 
-// leaseFolder finds the folder of the lock files, and makes it when asked; "" and no error when it does not exist.
+// leaseFolder returns the folder of the lock files, and makes it when create is set. Otherwise it
+// returns "" when the folder does not exist.
 func leaseFolder(dir string, create bool) (string, error) {
 	if dir == "" {
 		dir = os.Getenv(LeaseDirEnv)
@@ -105,7 +106,7 @@ func lockPath(dir, uuid string) (string, error) {
 
 func trimLock(path string) string { return strings.TrimSuffix(path, lockSuffix) }
 
-// leaseOn tells who has leased a device; nil when nobody has.
+// leaseOn returns the holder of a device's lease, nil when it has none.
 func leaseOn(dir, uuid string) (*Lessee, error) {
 	dir, err := leaseFolder(dir, false)
 	if err != nil || dir == "" {
@@ -126,7 +127,7 @@ func leaseOn(dir, uuid string) (*Lessee, error) {
 	return l, nil
 }
 
-// readLessee gives the line of a lock file; the zero Lessee when there is none yet.
+// readLessee reads the line of a lock file; it returns the zero Lessee when there is none yet.
 func readLessee(path string) *Lessee {
 	var l Lessee
 	if err := json.Unmarshal([]byte(readAll(path)), &l); err != nil {

@@ -9,8 +9,9 @@ import (
 	"sync"
 )
 
-// nvmlOpen is the one NVML of the process: go-nvml keeps its functions in package variables, so a second library cannot be loaded
-// beside the first, and loading and unloading must not race with calls.
+// nvmlOpen is the one NVML of the process: go-nvml keeps its functions in package variables, so a
+// second library cannot be loaded beside the first, and loading and unloading must not race with
+// calls.
 var nvmlOpen struct {
 	mu   sync.Mutex
 	path string
@@ -32,8 +33,9 @@ type nvmlDevice struct {
 	noV2   bool // the driver refused the v2 memory call for this device
 }
 
-// OpenNVML opens NVIDIA's management library; path "" is libnvidia-ml.so.1. A process can only open one path at a time. It needs no CUDA
-// context and holds no device memory, but it does map libcuda and open the driver's files until Close.
+// OpenNVML opens NVIDIA's management library; path "" is libnvidia-ml.so.1. A process can only open
+// one path at a time. It needs no CUDA context and holds no device memory, but it does map libcuda
+// and open the driver's files until Close.
 func OpenNVML(path string) (SourceCloser, error) {
 	if path == "" {
 		path = "libnvidia-ml.so.1"
@@ -247,7 +249,8 @@ func asMemory(d nvmlDevice, m nvmlMemory, withReserve bool) (Memory, error) {
 	})
 }
 
-// Holders adds the three lists that NVML keeps: compute, graphics and MPS clients. A process that is in two of them counts once.
+// Holders adds the three lists that NVML keeps: compute, graphics and MPS clients. A process that
+// is in two of them counts once.
 func (s *nvmlSource) Holders(uuid string) ([]Holder, error) {
 	d, err := s.device(uuid)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // openNVMLTable is go-nvml's where cgo is.
 var openNVMLTable = newNVMLCgo
 
-// newNVMLCgo calls NVML through go-nvml. It binds lazily: a call to a missing function, and any call before Init, ends the process.
-// So what is needed is looked up before.
+// newNVMLCgo calls NVML through go-nvml. It binds lazily: a call to a missing function, and any
+// call before Init, ends the process. So what is needed is looked up before.
 func newNVMLCgo(path string) (*nvmlTable, error) {
 	so := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 	if err := so.Open(); err != nil {

@@ -78,7 +78,8 @@ func (l *nvmlLibrary) call(symbol string, args ...uintptr) nvmlReturn {
 	return nvmlReturn(int32(dynlib.Call(fn, args)))
 }
 
-// callWith calls a function with the address of out among its arguments: after before, and followed by after.
+// callWith calls a function with the address of out among its arguments: after before, and followed
+// by after.
 func callWith[T any](l *nvmlLibrary, symbol string, before []uintptr, out *T, after ...uintptr) nvmlReturn {
 	var pin runtime.Pinner
 	pin.Pin(out)

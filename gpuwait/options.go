@@ -134,34 +134,37 @@ func (o *options) devices(src Source) ([]Device, error) {
 const (
 	DefaultTimeout  = 2 * time.Minute
 	DefaultPatience = 30 * time.Second
-	// DefaultSlack is what a process that used CUDA may keep: the driver's own share of cuInit is 3.25 MiB on an H200
-	// with driver 580, the same after 200 engines.
+	// DefaultSlack is what a process that used CUDA may keep: the driver's own share of cuInit is
+	// 3.25 MiB on an H200 with driver 580, the same after 200 engines.
 	DefaultSlack = 8 << 20
 )
 
-// Devices chooses devices as [Select] does. Without it, a verb takes what the environment makes visible, as [Visible] does.
+// Devices chooses devices as [Select] does. Without it, a verb takes what the environment makes
+// visible, as [Visible] does.
 func Devices(names ...string) SelectOption { return option(func(o *options) { o.names = names }) }
 
-// Env replaces os.LookupEnv when a verb looks for the visible devices: a child's environment, for one.
+// Env replaces os.LookupEnv when a verb looks for the visible devices: a child's environment, for
+// one.
 func Env(getenv func(string) (string, bool)) SelectOption {
 	return option(func(o *options) { o.getenv = getenv })
 }
 
-// Timeout bounds a wait. The default is DefaultTimeout, and no bound for Acquire. The context's deadline and, in the verbs that
-// take a test, the test's deadline bound it too.
+// Timeout bounds a wait. The default is DefaultTimeout, and no bound for Acquire. The context's
+// deadline and, in the verbs that take a test, the test's deadline bound it too.
 func Timeout(d time.Duration) WaitOption { return option(func(o *options) { o.timeout = d }) }
 
 // Reproduce is the command that failure messages name. The verbs that take a test fill it in.
 func Reproduce(command string) WaitOption { return option(func(o *options) { o.reproduce = command }) }
 
-// Progress is called with one line when a wait has lasted two seconds and every five seconds from then on. It runs in the
-// goroutine that waits. The verbs that take a test log the line.
+// Progress is called with one line when a wait has lasted two seconds and every five seconds from
+// then on. It runs in the goroutine that waits. The verbs that take a test log the line.
 func Progress(report func(line string)) WaitOption {
 	return option(func(o *options) { o.progress = report })
 }
 
-// Patience is how long readings may stay identical, with the same live holders, before a wait gives up early; the default is
-// DefaultPatience. A holder that does nothing for that long is not about to let go.
+// Patience is how long readings may stay identical, with the same live holders, before a wait gives
+// up early; the default is DefaultPatience. A holder that does nothing for that long is not about
+// to let go.
 func Patience(d time.Duration) PatienceOption { return option(func(o *options) { o.patience = d }) }
 
 // KeepWaiting turns giving up early off.
@@ -176,12 +179,14 @@ func LeaseDir(dir string) FolderOption { return option(func(o *options) { o.leas
 // From makes a verb use this source instead of the one that [Open] returns.
 func From(src Source) SourceOption { return option(func(o *options) { o.src = src }) }
 
-// Grace is how long before the test's own deadline a wait ends, so that its message comes before the panic of go test's
-// alarm. The default is a tenth of the time left, at least 1 s and at most 10 s.
+// Grace is how long before the test's own deadline a wait ends, so that its message comes before
+// the panic of go test's alarm. The default is a tenth of the time left, at least 1 s and at most
+// 10 s.
 func Grace(d time.Duration) TestOption { return option(func(o *options) { o.grace = d }) }
 
-// SkipUnmeasurable skips the test, with the reason, where nothing can be measured or the environment hides every device.
-// Without it the test fails: a check that did not happen must not look like one that passed.
+// SkipUnmeasurable skips the test, with the reason, where nothing can be measured or the
+// environment hides every device. Without it the test fails: a check that did not happen must not
+// look like one that passed.
 func SkipUnmeasurable() TestOption { return option(func(o *options) { o.skip = true }) }
 
 // MinFree makes Acquire take only devices with at least n free bytes, measured when it takes them.

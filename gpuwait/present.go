@@ -10,8 +10,9 @@ import (
 // machineRoot is the root of /sys, /dev and /proc; tests replace it.
 var machineRoot = "/"
 
-// evidence lists what shows that this machine has a GPU of NVIDIA or AMD, whether or not it can be measured: devices on the PCI bus,
-// device files, and what the drivers list. A machine without any has no such GPU.
+// evidence lists what shows that this machine has a GPU of NVIDIA or AMD, whether or not it can be
+// measured: devices on the PCI bus, device files, and what the drivers list. A machine without any
+// has no such GPU.
 func evidence(root string) []string {
 	var found []string
 	pci, _ := filepath.Glob(filepath.Join(root, "sys/bus/pci/devices/*"))
@@ -29,7 +30,8 @@ func evidence(root string) []string {
 	return found
 }
 
-// gpuOnBus names a PCI device that is a GPU: a display controller or processing accelerator of one of the vendors.
+// gpuOnBus names a PCI device that is a GPU: a display controller or processing accelerator of one
+// of the vendors.
 func gpuOnBus(dir string) string {
 	class := readLine(filepath.Join(dir, "class"))
 	if !strings.HasPrefix(class, "0x03") && !strings.HasPrefix(class, "0x12") {

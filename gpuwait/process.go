@@ -29,7 +29,8 @@ const (
 	notVisible = "not visible"
 )
 
-// TestEnv is the environment variable in which a test's child process carries the test's name; forkproc sets it.
+// TestEnv is the environment variable in which a test's child process carries the test's name;
+// forkproc sets it.
 const TestEnv = "FORKPROC_TEST"
 
 func (p Process) bytes() string {
@@ -39,7 +40,8 @@ func (p Process) bytes() string {
 	return size(p.Bytes)
 }
 
-// String gives "pid 26825  llm.test -test.run=^TestLoad$  TestLoad  started 3m0s ago  child of this process".
+// String returns "pid 26825  llm.test -test.run=^TestLoad$  TestLoad  started 3m0s ago  child of
+// this process".
 func (p Process) String() string {
 	parts := []string{fmt.Sprintf("pid %d", p.PID)}
 	if p.State == notVisible {

@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// queue orders the Acquires of one process: a lock on a file does not exclude a second taker that shares the file, and polling has
-// no order. It has no channel to wait on, because one made inside a bubble of testing/synctest must not be used outside it.
+// queue orders the Acquires of one process: a lock on a file does not exclude a second taker that
+// shares the file, and polling has no order. It has no channel to wait on, because one made inside
+// a bubble of testing/synctest must not be used outside it.
 type queue struct {
 	mu      sync.Mutex
 	waiting []*place

@@ -52,7 +52,8 @@ type DeviceReport struct {
 	Lease        *Lessee       `json:"lease,omitempty"`
 }
 
-// report closes the watches; a device that is not clear gets its holders joined with /proc and the lease files.
+// report closes the watches; a device that is not clear gets its holders joined with /proc and the
+// lease files.
 func (o *options) report(r Report, watches []*watch, how Ending) Report {
 	now := time.Now()
 	r.Ending, r.Elapsed = how, now.Sub(r.Started)

@@ -14,8 +14,9 @@ import (
 // ErrUnattributed is in the error of an account whose memory may be another process's.
 var ErrUnattributed = errors.New("not attributed")
 
-// AccountError carries the report of an account whose memory is not back. errors.Is finds ErrNotClear in it, ErrUnattributed when no
-// process of the family is proved to hold anything, and the context's cause when that ended the wait.
+// AccountError carries the report of an account whose memory is not back. errors.Is finds
+// ErrNotClear in it, ErrUnattributed when no process of the family is proved to hold anything, and
+// the context's cause when that ended the wait.
 type AccountError struct {
 	Report AccountReport
 	cause  error
@@ -36,7 +37,8 @@ func (e *AccountError) Unwrap() []error {
 	return errs
 }
 
-// Class is a leak when the family holds memory, and a lack of capacity when it may be another process's.
+// Class is a leak when the family holds memory, and a lack of capacity when it may be another
+// process's.
 func (e *AccountError) Class() verdict.Class {
 	if e.Report.is(VerdictHeld) {
 		return verdict.ClassLeak
@@ -44,10 +46,11 @@ func (e *AccountError) Class() verdict.Class {
 	return verdict.ClassCapacity
 }
 
-// Returned waits until the family holds nothing on any device of the account: no more than each of its processes held at the
-// baseline, plus [Slack] and what live fixtures own. The report says of each device how that is known. The error is an
-// [*AccountError] when the time is up, the context is done, or waiting is hopeless (see [Patience]), and wraps [ErrCannotMeasure]
-// when a device cannot be read.
+// Returned waits until the family holds nothing on any device of the account: no more than each of
+// its processes held at the baseline, plus [Slack] and what live fixtures own. The report says of
+// each device how that is known. The error is an [*AccountError] when the time is up, the context
+// is done, or waiting is hopeless (see [Patience]), and wraps [ErrCannotMeasure] when a device
+// cannot be read.
 func (a *Account) Returned(ctx context.Context, opts ...ReturnedOption) (AccountReport, error) {
 	o := newOptions(opts, ReturnedOption.returned)
 	if o.timeout < 0 {
@@ -158,7 +161,8 @@ func (w *accountWait) gpuMapped() bool {
 	return w.mapped.yes
 }
 
-// hopeless: nothing has changed for the whole of the patience while a living process of the family holds memory.
+// hopeless: nothing has changed for the whole of the patience while a living process of the family
+// holds memory.
 func (w *accountWait) hopeless(now time.Time) bool {
 	if w.o.patience <= 0 || now.Sub(w.changed) < w.o.patience {
 		return false

@@ -10,24 +10,27 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// Source is what gpuwait needs to know of a machine: three methods, so that a fake is three methods. Implementations are safe for concurrent
-// use. A number that cannot be measured is an error that wraps [ErrCannotMeasure], never 0.
+// Source is what gpuwait needs to know of a machine: three methods, so that a fake is three
+// methods. Implementations are safe for concurrent use. A number that cannot be measured is an
+// error that wraps [ErrCannotMeasure], never 0.
 type Source interface {
 	// Devices lists what can be measured, in the vendor's own order (NVML: PCI bus order).
 	Devices() ([]Device, error)
 	// Memory reads one device, by the UUID that Devices gave.
 	Memory(uuid string) (Memory, error)
-	// Holders lists the processes that hold memory on a device. It is best effort: processes of other containers are often not listed.
+	// Holders lists the processes that hold memory on a device. It is best effort: processes of
+	// other containers are often not listed.
 	Holders(uuid string) ([]Holder, error)
 }
 
-// SourceCloser is a Source with something to give back (NVML's library handle and device files).
+// SourceCloser is a Source with something to release (NVML's library handle and device files).
 type SourceCloser interface {
 	Source
 	io.Closer
 }
 
-// Device names one GPU or one MIG slice of it. The UUID is its identity; an index is only valid within one Devices call.
+// Device names one GPU or one MIG slice of it. The UUID is its identity; an index is only valid
+// within one Devices call.
 type Device struct {
 	UUID   string `json:"uuid"`             // "GPU-…", "MIG-…"; amdgpu: "GPU-" and the 16 digits of unique_id
 	Name   string `json:"name"`             // marketing name
@@ -49,7 +52,7 @@ const (
 	AMD    Vendor = "amd"
 )
 
-// String gives "GPU-1a2b… (NVIDIA H200, index 0)".
+// String returns "GPU-1a2b… (NVIDIA H200, index 0)".
 func (d Device) String() string {
 	where := fmt.Sprintf("index %d", d.Index)
 	if d.Parent != "" {
@@ -66,11 +69,12 @@ type Memory struct {
 	Total    int64 `json:"total"`
 	Used     int64 `json:"used"`     // in use by processes; see WithReserve
 	Reserved int64 `json:"reserved"` // kept by driver and firmware; 0 when the source cannot tell it from Used
-	// WithReserve: Used includes the driver's reserve (NVML before its v2 memory call: 615 MiB on an idle H200).
+	// WithReserve: Used includes the driver's reserve (NVML before its v2 memory call: 615 MiB on
+	// an idle H200).
 	WithReserve bool `json:"with_reserve,omitempty"`
 }
 
-// Free is what nobody uses, never below 0.
+// Free is what no process uses, never below 0.
 func (m Memory) Free() int64 { return max(0, m.Total-m.Used-m.Reserved) }
 
 // Holder is one process that holds memory on a device.
@@ -83,20 +87,22 @@ type Holder struct {
 var (
 	// ErrCannotMeasure is in every error that says that a number is not known.
 	ErrCannotMeasure = verdict.With(verdict.ClassInfra, errors.New("cannot measure"))
-	// ErrLost is in the error of a device that has fallen off its bus or needs a reset. It is also an ErrCannotMeasure.
+	// ErrLost is in the error of a device that has fallen off its bus or needs a reset. It is also
+	// an ErrCannotMeasure.
 	ErrLost = fmt.Errorf("%w: device lost", ErrCannotMeasure)
-	// ErrNoSource is in the error of Open on a machine without a GPU: neither /sys nor /dev shows one. It is also an
-	// ErrCannotMeasure.
+	// ErrNoSource is in the error of Open on a machine without a GPU: neither /sys nor /dev shows
+	// one. It is also an ErrCannotMeasure.
 	ErrNoSource = verdict.With(verdict.ClassCapacity, fmt.Errorf("%w: no GPU found", ErrCannotMeasure))
 	// ErrNoDevice is in the error for a device that the source does not have.
 	ErrNoDevice = errors.New("no such device")
 )
 
-// Open returns the machine's own source: NVML where its library answers, otherwise AMD's files in /sys. Close it to let go of the
-// driver's device files.
+// Open returns the machine's own source: NVML where its library answers, otherwise AMD's files in
+// /sys. Close it to let go of the driver's device files.
 //
-// On a machine without a GPU the error is an [ErrNoSource]. A machine that has a GPU which cannot be read is no such machine: there
-// the error is an [ErrCannotMeasure] alone, and says what shows the GPU and how each try ended.
+// On a machine without a GPU the error is an [ErrNoSource]. A machine that has a GPU which cannot
+// be read is no such machine: there the error is an [ErrCannotMeasure] alone, and says what shows
+// the GPU and how each try ended.
 func Open() (SourceCloser, error) {
 	var tried []error
 	for _, open := range []func() (SourceCloser, error){
@@ -112,7 +118,8 @@ func Open() (SourceCloser, error) {
 	return nil, noSource(evidence(machineRoot), tried...)
 }
 
-// openNonEmpty refuses a source without devices: a driver that lists none says nothing about a GPU that is there.
+// openNonEmpty refuses a source without devices: a driver that lists none says nothing about a GPU
+// that is there.
 func openNonEmpty(open func() (SourceCloser, error)) (SourceCloser, error) {
 	src, err := open()
 	if err != nil {
@@ -149,7 +156,8 @@ func noSource(evidence []string, tried ...error) error {
 // errNotThere is in the error of a source for a vendor of which the machine has nothing.
 var errNotThere = errors.New("not there")
 
-// checked refuses readings that cannot be true, so that a broken source never looks like a clear device.
+// checked refuses readings that cannot be true, so that a broken source never looks like a clear
+// device.
 func checked(d Device, m Memory) (Memory, error) {
 	if m.Total <= 0 || m.Used < 0 || m.Reserved < 0 {
 		return m, fmt.Errorf("%s: %w: the source says used %d, reserved %d of total %d bytes", d.UUID, ErrCannotMeasure, m.Used, m.Reserved, m.Total)

@@ -39,7 +39,8 @@ func (r AccountReport) is(v Verdict) bool {
 	return slices.ContainsFunc(r.Devices, func(d DeviceAccount) bool { return d.Verdict == v })
 }
 
-// Line is the report in one line: how much this engine held before, at its peak and after, on each device it used.
+// Line is the report in one line: how much this engine held before, at its peak and after, on each
+// device it used.
 func (r AccountReport) Line() string {
 	var parts []string
 	unused := 0
@@ -56,8 +57,8 @@ func (r AccountReport) Line() string {
 	return strings.Join(parts, "; ")
 }
 
-// path is the family's memory before, at its peak and after: "0 B → 56.0 GiB → 0 B". A device whose driver does not list the family
-// shows what is in no process's account.
+// path is the family's memory before, at its peak and after: "0 B → 56.0 GiB → 0 B". A device whose
+// driver does not list the family shows what is in no process's account.
 func (d DeviceAccount) path() string {
 	if d.Peak.FamilyBytes() == 0 && d.After.FamilyBytes() == 0 {
 		return fmt.Sprintf("without a listed holder %s → %s → %s", size(d.Baseline.Unlisted), size(d.Peak.Unlisted), size(d.After.Unlisted))
@@ -135,7 +136,8 @@ func (d DeviceAccount) write(b *strings.Builder, waited time.Duration) {
 	}
 }
 
-// String formats a reading in one line: what is used, by this engine's processes, by others, and by none that is listed.
+// String formats a reading in one line: what is used, by this engine's processes, by others, and by
+// none that is listed.
 func (u Usage) String() string {
 	s := fmt.Sprintf("%s of %s used: this engine %s", size(u.Memory.Used), size(u.Memory.Total), size(u.FamilyBytes()))
 	if len(u.Others) > 0 {

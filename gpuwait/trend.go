@@ -13,7 +13,7 @@ const (
 	TrendClear   Trend = "clear"              // the condition is met
 	TrendHeld    Trend = "held"               // unchanged, with live holders: they will not let go by themselves
 	TrendFalling Trend = "falling"            // on its way: wait longer
-	TrendRising  Trend = "rising"             // somebody is allocating
+	TrendRising  Trend = "rising"             // another process is allocating
 	TrendRefill  Trend = "refilled"           // was lower, perhaps even clear, during the wait
 	TrendUnowned Trend = "held by no process" // the driver is reclaiming, or the holder is not visible from here
 	TrendUnknown Trend = "unknown"            // holders cannot be listed
@@ -25,7 +25,8 @@ type Point struct {
 	Used  int64         `json:"used"`
 }
 
-// maxPoints bounds the history of one device; beyond it every other point between the first and the newest is dropped.
+// maxPoints bounds the history of one device; beyond it every other point between the first and the
+// newest is dropped.
 const maxPoints = 64
 
 // history keeps the readings at which used memory changed.
@@ -94,9 +95,9 @@ func (d DeviceReport) advice() string {
 	case TrendFalling:
 		return "the wait was too short; the memory is not stuck"
 	case TrendRising:
-		return "it grew during the wait" + d.growers() + ": somebody is allocating on this device now; lease it (gpuwait.Acquire) to be alone"
+		return "it grew during the wait" + d.growers() + ": a process is allocating on this device now; lease it (gpuwait.Acquire) to be alone"
 	case TrendRefill:
-		return fmt.Sprintf("it was down to %s during the wait and rose again%s: somebody else started; lease the device (gpuwait.Acquire) to be alone", size(d.Low), d.growers())
+		return fmt.Sprintf("it was down to %s during the wait and rose again%s: another process started; lease the device (gpuwait.Acquire) to be alone", size(d.Low), d.growers())
 	case TrendUnowned:
 		return "no process is listed: the driver is still reclaiming, or the holder is in another container or PID namespace, or another user's"
 	case TrendUnknown:

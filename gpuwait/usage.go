@@ -14,7 +14,8 @@ type Usage struct {
 	Others   []Holder  `json:"others,omitempty"`  // every other process that the driver lists
 	Unlisted int64     `json:"unlisted"`          // used, and in no listed process's account
 	Refused  string    `json:"refused,omitempty"` // why the driver did not list the holders
-	// GPUMapped: a living process of the family has a GPU mapped, or its mappings could not be read.
+	// GPUMapped: a living process of the family has a GPU mapped, or its mappings could not be
+	// read.
 	GPUMapped bool `json:"gpu_mapped,omitempty"`
 }
 
@@ -44,10 +45,12 @@ type reading struct {
 // held is what the driver lists for one process; 0 when it is not listed.
 func (r reading) held(id identity) int64 { return r.family[id].Bytes }
 
-// consistent is how often a reading is repeated until memory is the same before and after the holders are listed.
+// consistent is how often a reading is repeated until memory is the same before and after the
+// holders are listed.
 const consistent = 5
 
-// read reads one device. Memory and holders are two calls to the driver: they are repeated until nothing moved in between.
+// read reads one device. Memory and holders are two calls to the driver: they are repeated until
+// nothing moved in between.
 func (a *Account) read(d Device) (r reading, err error) {
 	var holders []Holder
 	for range consistent {
@@ -100,7 +103,8 @@ func (a *Account) member(id identity) bool {
 	return a.members[id]
 }
 
-// gpuMapped reports whether a living process of the family has a GPU mapped, or may have one: its mappings cannot be read.
+// gpuMapped reports whether a living process of the family has a GPU mapped, or may have one: its
+// mappings cannot be read.
 func (a *Account) gpuMapped() bool {
 	for _, pid := range a.procs.list() {
 		if !a.member(identity{pid, a.procs.started(pid)}) {

@@ -10,14 +10,18 @@ import (
 )
 
 var (
-	// ErrBadSelector is in the error for a device list that cannot be understood, or that means different devices to different programs.
+	// ErrBadSelector is in the error for a device list that cannot be understood, or that means
+	// different devices to different programs.
 	ErrBadSelector = errors.New("bad device selector")
-	// ErrNoneVisible is in the error when the environment hides every device (CUDA_VISIBLE_DEVICES="" or "-1").
+	// ErrNoneVisible is in the error when the environment hides every device
+	// (CUDA_VISIBLE_DEVICES="" or "-1").
 	ErrNoneVisible = errors.New("no device is visible")
 )
 
-// Select resolves what a person or a configuration names, in order: a UUID or its unambiguous beginning, an index, "0:1" (MIG slice 1 of GPU 0),
-// "MIG-GPU-<uuid>/<gi>/<ci>". "all" is every usable device. Unlike [Visible], an entry that names nothing is an error that lists what there is.
+// Select resolves what a person or a configuration names, in order: a UUID or its unambiguous
+// beginning, an index, "0:1" (MIG slice 1 of GPU 0), "MIG-GPU-<uuid>/<gi>/<ci>". "all" is every
+// usable device. Unlike [Visible], an entry that names nothing is an error that lists what there
+// is.
 func Select(all []Device, names ...string) ([]Device, error) {
 	var out []Device
 	for _, name := range names {
@@ -35,15 +39,17 @@ func Select(all []Device, names ...string) ([]Device, error) {
 	return unique(out)
 }
 
-// Visible gives the devices that CUDA or ROCm would show a process with this environment, in its order. Each vendor's devices follow its own
-// variables; getenv is os.LookupEnv or a child's.
+// Visible returns the devices that CUDA or ROCm would show a process with this environment, in its
+// order. Each vendor's devices follow its own variables; getenv is os.LookupEnv or a child's.
 //
-// CUDA_VISIBLE_DEVICES (CUDA programming guide, "CUDA environment variables"): unset shows all; an empty list shows none; entries are indices,
-// UUIDs, beginnings of UUIDs or MIG ids; the first invalid entry, "-1" included, ends the list. ROCR_VISIBLE_DEVICES selects the same way, by
-// index or UUID; HIP_VISIBLE_DEVICES (or CUDA_VISIBLE_DEVICES where it is unset) then counts within what ROCr left.
+// CUDA_VISIBLE_DEVICES (CUDA programming guide, "CUDA environment variables"): unset shows all; an
+// empty list shows none; entries are indices, UUIDs, beginnings of UUIDs or MIG ids; the first
+// invalid entry, "-1" included, ends the list. ROCR_VISIBLE_DEVICES selects the same way, by index
+// or UUID; HIP_VISIBLE_DEVICES (or CUDA_VISIBLE_DEVICES where it is unset) then counts within what
+// ROCr left.
 //
-// CUDA's own order is fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID: with GPUs of different kinds an index is then ambiguous, which is an
-// ErrBadSelector and not a guess.
+// CUDA's own order is fastest first unless CUDA_DEVICE_ORDER=PCI_BUS_ID: with GPUs of different
+// kinds an index is then ambiguous, which is an ErrBadSelector and not a guess.
 func Visible(all []Device, getenv func(string) (string, bool)) ([]Device, error) {
 	if getenv == nil {
 		getenv = os.LookupEnv
@@ -80,7 +86,7 @@ func Visible(all []Device, getenv func(string) (string, bool)) ([]Device, error)
 		if list, err = visible(list, within, getenv, true); err != nil {
 			return nil, err
 		}
-		for i, d := range list { // give the source's indices back
+		for i, d := range list { // restore the source's indices
 			list[i].Index = amd[slices.IndexFunc(amd, func(o Device) bool { return o.UUID == d.UUID })].Index
 		}
 		out = append(out, list...)
@@ -120,7 +126,7 @@ func visible(all []Device, variable string, getenv func(string) (string, bool), 
 	return out, nil
 }
 
-// find resolves one name; an ambiguous beginning of a UUID is an error.
+// find resolves one name. The beginning of several UUIDs is an error.
 func find(all []Device, name string) (Device, error) {
 	for _, d := range all {
 		if strings.EqualFold(d.UUID, name) {
@@ -172,7 +178,7 @@ func notFound(all []Device, name string) error {
 	return fmt.Errorf("gpuwait: %w: %q; there are %s", ErrNoDevice, name, uuids(all))
 }
 
-// usable leaves out GPUs in MIG mode: only their slices can run anything.
+// usable returns the devices that can run something: of a GPU in MIG mode, only its slices.
 func usable(all []Device) []Device {
 	var out []Device
 	for _, d := range all {
@@ -208,7 +214,7 @@ func uuids(list []Device) string {
 	return strings.Join(names, ", ")
 }
 
-// visibleEnv quotes the variables that hide devices, for messages.
+// visibleEnv formats the variables that hide devices.
 func visibleEnv(getenv func(string) (string, bool)) string {
 	var set []string
 	for _, name := range []string{"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"} {

@@ -1,5 +1,6 @@
-// Package gpuwaittest is a scripted [gpuwait.Source]: devices whose memory changes at given times, for tests of code that waits for a GPU on
-// machines that have none. Time is the clock's, so a script of ten minutes runs in a moment inside a testing/synctest bubble.
+// Package gpuwaittest is a scripted [gpuwait.Source]: devices whose memory changes at given times,
+// for tests of code that waits for a GPU on machines that have none. Time is the clock's, so a
+// script of ten minutes runs in a moment inside a testing/synctest bubble.
 package gpuwaittest
 
 import (
@@ -37,7 +38,8 @@ type Source struct {
 	closed   bool
 }
 
-// New starts the scripts now. A device without a UUID is named "GPU-<index>", one without a vendor is NVIDIA's, one without steps is empty.
+// New starts the scripts now. A device without a UUID is named "GPU-<index>", one without a vendor
+// is NVIDIA's, one without steps is empty.
 func New(devices ...Device) *Source {
 	s := &Source{start: time.Now(), readings: map[string][]time.Time{}}
 	for i, d := range devices {
