@@ -26,6 +26,7 @@ func Attach(t interface{ Helper() }, kind string, data any) {
 	if !Wanted() {
 		return
 	}
+	defer ignorePanic()
 	output, ok := t.(interface{ Output() io.Writer })
 	if !ok {
 		return

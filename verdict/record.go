@@ -34,11 +34,12 @@ func Wanted() bool {
 }
 
 // Record attaches verdicts to a test: its attributes, and one line of output each with all fields. It neither fails nor skips the
-// test. t is a testing.TB; one without Attr and Output records nothing.
+// test. t is a testing.TB; one without Attr and Output, or whose own panic, records nothing.
 func Record(t interface{ Helper() }, verdicts ...Verdict) {
 	if !Wanted() {
 		return
 	}
+	defer ignorePanic()
 	attr, _ := t.(interface{ Attr(key, value string) })
 	output, _ := t.(interface{ Output() io.Writer })
 	for _, v := range verdicts {
@@ -52,6 +53,9 @@ func Record(t interface{ Helper() }, verdicts ...Verdict) {
 		}
 	}
 }
+
+// ignorePanic keeps a fake that embeds a nil testing.TB usable: what it lacks panics.
+func ignorePanic() { _ = recover() }
 
 // Skip records v and skips the test with its message. A test that cannot run on this machine says so with [ClassCapacity], so that
 // a report can count what was not tested.

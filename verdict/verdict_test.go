@@ -86,6 +86,18 @@ func TestJSON(t *testing.T) {
 	assert.JSONEq(t, `{"message":"found"}`, string(JSON(found{[]Verdict{{Class: ClassLeak, Details: json.RawMessage("{")}}})))
 }
 
+// A fake that embeds a nil testing.TB has methods that panic.
+func TestFakeTB(t *testing.T) {
+	t.Setenv(Env, "1")
+	fake := struct{ halfTB }{}
+	Record(fake, Verdict{Class: ClassLeak, Message: "x"})
+	Attach(fake, KindMemory, 1)
+}
+
+type halfTB struct{ testing.TB }
+
+func (halfTB) Helper() {}
+
 // TestPlanted is what TestRecorded runs in a child.
 func TestPlanted(t *testing.T) {
 	if os.Getenv("ENGINETEST_PLANTED") == "" {
