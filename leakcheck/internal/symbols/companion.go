@@ -49,7 +49,7 @@ func companion(ctx context.Context, self string) (path string, err error) {
 	if strings.HasSuffix(info.Path, ".test") {
 		args, target = []string{"test", "-c", "-vet=off", "-o", path}, "."
 	}
-	env := os.Environ()
+	env := append(os.Environ(), "GOTMPDIR="+dir) // what go leaves when it is killed goes with dir
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "-race", "-cover", "-covermode", "-trimpath", "-msan", "-asan", "-tags", "-gcflags", "-asmflags", "-ldflags", "-pgo":
@@ -68,6 +68,7 @@ func companion(ctx context.Context, self string) (path string, err error) {
 		defer cancel()
 		cmd := exec.CommandContext(ctx, goTool, slices.Concat(args, more)...)
 		cmd.Dir, cmd.Env, cmd.WaitDelay = dir, env, time.Second
+		killGroup(cmd)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(out[:min(len(out), 300)]))
 		}

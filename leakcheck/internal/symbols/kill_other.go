@@ -1,0 +1,7 @@
+//go:build !linux
+
+package symbols
+
+import "os/exec"
+
+func killGroup(*exec.Cmd) {}
