@@ -82,7 +82,12 @@ func startScene(t *testing.T, script string, how ...string) *scene {
 	s.cmd.Env = append(os.Environ(), envHost+"="+script, "PROC_TEST_TOKEN="+strings.Join(append(how, s.token), " "))
 	s.cmd.Stdout, s.cmd.Stderr = out, out
 	require.NoError(t, s.cmd.Start())
-	t.Cleanup(func() { _ = s.cmd.Process.Kill(); _ = s.cmd.Wait(); _ = out.Close() })
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+		s.killAll() // whatever the test found
+		_ = out.Close()
+	})
 	return s
 }
 
@@ -154,8 +159,17 @@ func (s *scene) waitNone(t *testing.T) {
 		}
 	}
 	t.Errorf("alive a minute after the end: %v\nthe host printed: %s", left, s.printed())
-	for pid := range left {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
+}
+
+func (s *scene) killAll() {
+	for end := time.Now().Add(hang); time.Now().Before(end); {
+		left := s.living()
+		if len(left) == 0 {
+			return
+		}
+		for pid := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
 	}
 }
 
@@ -200,11 +214,7 @@ func TestSurvivorsAreSeen(t *testing.T) {
 		s.kill("test process")
 		_ = s.cmd.Wait()
 		require.Contains(t, s.living(), server, row.name)
-		for end := time.Now().Add(hang); len(s.living()) > 0 && time.Now().Before(end); {
-			for pid := range s.living() {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
+		s.killAll()
 	}
 }
 
