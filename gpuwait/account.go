@@ -67,7 +67,7 @@ func NewAccount(ctx context.Context, src Source, family Family, opts ...AccountO
 
 func newAccount(ctx context.Context, src Source, family Family, procs processTable, o *options) (*Account, error) {
 	if o.hidden == nil {
-		o.hidden = hiding
+		o.hidden = hidingHere
 	}
 	devices, err := o.devices(src)
 	if err != nil {
@@ -98,6 +98,9 @@ func (a *Account) Devices() (list []Device) {
 	}
 	return list
 }
+
+// hidingHere is hiding; tests replace it.
+var hidingHere = hiding
 
 // hiding says why the driver may not list every process here, "" when it does.
 func hiding(devices []Device) string {

@@ -40,6 +40,7 @@ func step(used int64, hs ...gpuwait.Holder) gpuwaittest.Step {
 
 // Every line is a life among neighbours: pid 1 is a stranger.
 func TestAccount(t *testing.T) {
+	gpuwait.Hidden(t, "") // also where the tests run in a container
 	me, other := os.Getpid(), 1
 	mine := func(bytes int64) gpuwait.Holder { return holder(me, bytes) }
 	theirs := func(bytes int64) gpuwait.Holder { return holder(other, bytes) }
@@ -147,6 +148,20 @@ func TestAccount(t *testing.T) {
 			})
 		})
 	}
+}
+
+// In a container, memory without a holder may be anyone's.
+func TestAccountAmongHiddenProcesses(t *testing.T) {
+	gpuwait.Hidden(t, "processes of other containers are not listed")
+	synctest.Test(t, func(t *testing.T) {
+		me := os.Getpid()
+		r, err := life(t, h200(), step(0), step(30*gib, holder(me, 30*gib)), step(30*gib))
+		require.ErrorIs(t, err, gpuwait.ErrUnattributed)
+		assert.Equal(t, gpuwait.VerdictUnproven, r.Devices[0].Verdict)
+		assert.Contains(t, err.Error(), "or another process that is not listed took it (processes of other containers are not listed)")
+		_, err = life(t, h200(), step(0), step(30*gib, holder(me, 30*gib)), step(0))
+		require.NoError(t, err)
+	})
 }
 
 // Memory that is on its way out when the baseline is taken is no baseline.
