@@ -17,6 +17,7 @@ import (
 const (
 	freeBody   = 64 << 10 // bytes of a body that do not count towards MaxBodies
 	fieldBytes = 1 << 20  // of a field without a bound of its own
+	wordBytes  = 16 << 10 // of a stop string or a bad word
 	jsonGrowth = 6        // a byte of text has at most six in JSON: \u0000
 )
 
@@ -49,6 +50,9 @@ func (s *Server) openBody(w http.ResponseWriter, r *http.Request) (b *body, done
 			_ = rc.SetReadDeadline(time.Time{})
 		}
 		s.bodies.Add(-b.taken)
+		if w, ok := w.(*writer); ok {
+			w.large = b.n > freeBody
+		}
 	}, nil
 }
 

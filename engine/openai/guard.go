@@ -20,6 +20,7 @@ type writer struct {
 	http.ResponseWriter
 	timeout time.Duration
 	begun   bool
+	large   bool // the request's body was
 }
 
 func (w *writer) WriteHeader(status int) {
@@ -41,6 +42,21 @@ func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // the deadline back: the connection's next answer sets its own.
 func (w *writer) limit() {
 	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.timeout))
+}
+
+// refusalPause is how long a client waits for the refusal of a large body. It cannot send another one
+// in the meantime, so that one that sends nothing else costs the others little.
+const refusalPause = 2 * time.Second
+
+// pauseRefusal delays the refusal of a large body, while its client waits for it.
+func (s *Server) pauseRefusal(w *writer, r *http.Request) {
+	if !w.large || s.pause == 0 {
+		return
+	}
+	select {
+	case <-time.After(s.pause):
+	case <-r.Context().Done():
+	}
 }
 
 // recovered answers a request whose handler panicked. A response that has begun is cut off, so that it

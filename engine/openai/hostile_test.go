@@ -55,6 +55,7 @@ func TestTooMuch(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, e.Shutdown(t.Context())) }()
 	s := Handler(e, Options{MaxPrompts: 30, MaxSeqs: 2000, MaxStop: 4, MaxBadWords: 5})
+	s.pause = 0
 	const text, talk = "/v1/completions", "/v1/chat/completions"
 	list := func(item string, n int) string { return "[" + strings.Repeat(item+",", n-1) + item + "]" }
 	for _, c := range []struct {
@@ -75,7 +76,7 @@ func TestTooMuch(t *testing.T) {
 		{"another field of 15.9 MB", talk, `{"messages": [], "chat_template_kwargs": ` + quoted(15_900_000) + `}`, 400, "value_too_large", "more than 1048576 bytes", 4 << 20},
 		{"a field's name of 15.9 MB", text, `{` + quoted(15_900_000) + `: 1}`, 400, "invalid_json", "a field's name", 4 << 20},
 		{"a million allowed tokens", text, `{"prompt": "a", "allowed_token_ids": ` + list("5", 1e5) + `}`, 400, "invalid_value", "at most as long as the vocabulary", 0},
-		{"a long bad word", text, `{"prompt": "a", "bad_words": [` + quoted(900_000) + `]}`, 400, "invalid_value", "at most MaxModelLen (1024) tokens", 0},
+		{"a long bad word", text, `{"prompt": "a", "bad_words": [` + quoted(16_000) + `]}`, 400, "invalid_value", "at most MaxModelLen (1024) tokens", 0},
 		{"more tokens than the context has", text, `{"prompt": [1, 2, 3], "max_tokens": 1022}`, 400, "context_length_exceeded", "is 1022, must be at most 1021 behind a prompt of 3 tokens", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -133,11 +133,11 @@ func (s *Server) bounds(m *model) bounds {
 			if text < 0 {
 				return bound{bytes: -1}
 			}
-			return bound{bytes: 4 * text} // a template may leave some of them out
+			return bound{bytes: 2 * text} // a template may leave some of them out
 		case "stop":
-			return bound{bytes: fieldBytes, items: s.options.MaxStop, what: "stop strings", option: "MaxStop"}
+			return bound{bytes: wordBytes, items: s.options.MaxStop, what: "stop strings", option: "MaxStop"}
 		case "bad_words":
-			return bound{bytes: fieldBytes, items: s.options.MaxBadWords, what: "bad words", option: "MaxBadWords"}
+			return bound{bytes: wordBytes, items: s.options.MaxBadWords, what: "bad words", option: "MaxBadWords"}
 		case "logit_bias", "allowed_token_ids", "stop_token_ids":
 			return bound{bytes: ids}
 		}

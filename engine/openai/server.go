@@ -33,6 +33,7 @@ type Server struct {
 	created int64
 	bodies  atomic.Int64  // bytes of bodies that are being read
 	large   chan struct{} // holds a place for each large body that is being worked on
+	pause   time.Duration // before the refusal of a large body
 	broken  error         // why there is no model
 	model   atomic.Pointer[model]
 	stopped atomic.Bool
@@ -56,7 +57,7 @@ type model struct {
 
 // New makes a server whose model is still loading; [Handler] makes one for an engine that is open.
 func New(o Options) *Server {
-	s := &Server{options: o.withDefaults(), name: o.Name, created: time.Now().Unix(), large: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/4))}
+	s := &Server{options: o.withDefaults(), name: o.Name, created: time.Now().Unix(), pause: refusalPause, large: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/4))}
 	s.routes = map[string]route{
 		"/v1/completions":      {http.MethodPost, s.completions},
 		"/v1/chat/completions": {http.MethodPost, s.chat},
@@ -112,6 +113,7 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	// An error is written even when the client seems to be gone: one that has only closed its side
 	// still reads, and must not take the end of an empty answer for success.
 	if err := s.serve(w, r); err != nil && !w.begun {
+		s.pauseRefusal(w, r)
 		asAPIError(err).write(w)
 	}
 }
