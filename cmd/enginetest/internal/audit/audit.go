@@ -44,7 +44,6 @@ type file struct {
 	name    string
 	pkg     string
 	ignored map[int]string // by line
-	tests   []*ast.FuncDecl
 	found   []Finding
 }
 
@@ -224,7 +223,7 @@ func isTest(fn *ast.FuncDecl) bool {
 	}
 	name := fn.Name.Name
 	for _, p := range []string{"Test", "Fuzz"} {
-		if rest, ok := strings.CutPrefix(name, p); ok && name != "TestMain" && (rest == "" || !('a' <= rest[0] && rest[0] <= 'z')) {
+		if rest, ok := strings.CutPrefix(name, p); ok && name != "TestMain" && (rest == "" || rest[0] < 'a' || rest[0] > 'z') {
 			return len(fn.Type.Params.List) == 1
 		}
 	}
