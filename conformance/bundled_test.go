@@ -39,5 +39,8 @@ func chosen(only, short string) []conformance.Option {
 	if testing.Short() {
 		only, draws = short, 600
 	}
-	return []conformance.Option{conformance.Only(regexp.MustCompile(only)), conformance.Draws(draws), conformance.Short(testing.Short())}
+	return []conformance.Option{
+		conformance.Only(regexp.MustCompile(only)), conformance.Draws(draws),
+		conformance.Short(testing.Short()),
+	}
 }

@@ -14,8 +14,8 @@ import (
 // on an engine that lacks it.
 type Capability string
 
-// The capabilities. Those of the first group are methods; those of the second, parameters and results
-// of a request; those of the third, ways to open the engine that options of [Run] provide.
+// The capabilities. Those of the first group are methods; those of the second, parameters and
+// results of a request; those of the third, ways to open the engine that options of [Run] provide.
 const (
 	Streaming     Capability = "streaming"       // harness.Streamer
 	PrefixReset   Capability = "prefix reset"    // harness.PrefixCacheResetter

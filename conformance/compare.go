@@ -8,7 +8,8 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// differ says how two answers to one request differ; "" when they are the same, within the tolerance.
+// differ says how two answers to one request differ; "" when they are the same, within the
+// tolerance.
 func (s *suite) differ(want, got llm.Completion) string {
 	if s.opts.tolerance > 0 {
 		return s.parted(want, got)
@@ -48,7 +49,8 @@ func logprobsDiffer(want, got [][]llm.Logprob, tolerance float64) string {
 			case !ok && tolerance == 0:
 				return fmt.Sprintf("no log-probability of token id %d at token %d", w.TokenID, i)
 			case ok && math.Abs(float64(w.Logprob)-float64(g.Logprob)) > tolerance:
-				return fmt.Sprintf("the log-probability of token id %d at token %d is %v, want %v", w.TokenID, i, g.Logprob, w.Logprob)
+				return fmt.Sprintf("the log-probability of token id %d at token %d is %v, want %v", w.TokenID, i,
+					g.Logprob, w.Logprob)
 			}
 		}
 	}
@@ -63,7 +65,8 @@ func logprobOf(lps []llm.Logprob, id int32) (llm.Logprob, bool) {
 	return lps[i], true
 }
 
-// parted is differ for an engine with a tolerance: answers may part where both tokens are about as likely.
+// parted is differ for an engine with a tolerance: answers may part where both tokens are about as
+// likely.
 func (s *suite) parted(want, got llm.Completion) string {
 	tol := s.opts.tolerance
 	n := firstDifference(want.TokenIDs, got.TokenIDs)
@@ -94,7 +97,8 @@ func (s *suite) difference(reqs []llm.Request, want, got []llm.Output) string {
 		for k := range want[i].Completions {
 			w, g := want[i].Completions[k], got[i].Completions[k]
 			if d := s.differ(w, g); d != "" {
-				return fmt.Sprintf("%s, request %d of %d:\n%s\n  got  %s\n  want %s", d, i+1, len(reqs), requests(reqs[i:i+1]), answer(g), answer(w))
+				return fmt.Sprintf("%s, request %d of %d:\n%s\n  got  %s\n  want %s", d, i+1, len(reqs),
+					requests(reqs[i:i+1]), answer(g), answer(w))
 			}
 		}
 		if d := logprobsDiffer(want[i].PromptLogprobs, got[i].PromptLogprobs, s.opts.tolerance); d != "" {

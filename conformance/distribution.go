@@ -15,8 +15,8 @@ type mass struct {
 	p  float64
 }
 
-// distribution is what the next token is drawn from, likeliest first. It may lack the unlikely ones:
-// the rest is then less than what is missing to 1.
+// distribution is what the next token is drawn from, likeliest first. It may lack the unlikely
+// ones: the rest is then less than what is missing to 1.
 type distribution []mass
 
 func distributionOf(lps []llm.Logprob) distribution {
@@ -90,8 +90,8 @@ func (d distribution) typical(p float64) (kept distribution, used float64) {
 	return by, 1
 }
 
-// fits compares drawn tokens with the distribution: a χ² test whose bins hold at least eight expected
-// draws each. It returns "" when they fit, at a level of one in a million.
+// fits compares drawn tokens with the distribution: a χ² test whose bins hold at least eight
+// expected draws each. It returns "" when they fit, at a level of one in a million.
 func (d distribution) fits(drawn []int32) string {
 	counts := map[int32]int{}
 	for _, id := range drawn {

@@ -8,7 +8,8 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// draws are the properties of the sampler's chances, judged against the engine's own log-probabilities.
+// draws are the properties of the sampler's chances, judged against the engine's own
+// log-probabilities.
 var draws = []property{
 	{
 		name:  "sampler/draws at a temperature",
@@ -121,7 +122,8 @@ func (c *check) drawn(expect func(distribution, float64) (llm.SamplingParams, di
 			ids[i], len(want), len(d), requests([]llm.Request{q}))
 	}
 	if text := want.fits(ids); text != "" {
-		return fmt.Errorf("%d draws don't follow the engine's own log-probabilities: %s\nwith the seeds 0 to %d:\n%s", n, text, n-1, requests([]llm.Request{q}))
+		return fmt.Errorf("%d draws don't follow the engine's own log-probabilities: %s\nwith the seeds 0 to %d:\n%s",
+			n, text, n-1, requests([]llm.Request{q}))
 	}
 	c.notef("%d draws", n)
 	return nil
@@ -232,7 +234,8 @@ func topKOfOne(c *check) error {
 		}
 		for _, o := range outs {
 			if d := c.s.differ(want, o.Completions[0]); d != "" {
-				return fmt.Errorf("%s\n%s\n  got  %s\n  want %s, the greedy answer", d, requests(reqs[:1]), answer(o.Completions[0]), answer(want))
+				return fmt.Errorf("%s\n%s\n  got  %s\n  want %s, the greedy answer", d, requests(reqs[:1]),
+					answer(o.Completions[0]), answer(want))
 			}
 		}
 	}

@@ -13,8 +13,8 @@ const (
 	bytesPerLife      = 64 << 10
 )
 
-// nothingGrows starts and ends the engine many times. Memory outside the Go heap is not judged: in an
-// engine's own process it moves with the C library and the race detector.
+// nothingGrows starts and ends the engine many times. Memory outside the Go heap is not judged: in
+// an engine's own process it moves with the C library and the race detector.
 func nothingGrows(c *check) error {
 	if err := c.alone(); err != nil {
 		return err
@@ -35,7 +35,8 @@ func nothingGrows(c *check) error {
 		}
 		_, err = l.one(c, c.s.prompt(0, llm.SamplingParams{MaxTokens: 2}))
 		errs = errors.Join(err, l.close())
-	}, leakcheck.GrowthAllowed(bytesPerLife), leakcheck.Warmup(max(2, n/5)), leakcheck.Allow("growth of memory outside*", "it moves with the C library and the race detector"))
+	}, leakcheck.GrowthAllowed(bytesPerLife), leakcheck.Warmup(max(2,
+		n/5)), leakcheck.Allow("growth of memory outside*", "it moves with the C library and the race detector"))
 	c.notef("%d lives", n)
 	return errors.Join(errs, err)
 }

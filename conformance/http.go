@@ -25,7 +25,10 @@ func (c *check) wire(l *live) (*wireClient, error) {
 	if !ok {
 		return nil, lacks(OpenAIAPI, "%s does not implement URL() string", typeName(l.engine()))
 	}
-	w := &wireClient{base: strings.TrimSuffix(e.URL(), "/"), http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
+	w := &wireClient{
+		base: strings.TrimSuffix(e.URL(), "/"),
+		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}},
+	}
 	c.after = append(c.after, w.http.CloseIdleConnections)
 	a, err := w.get(c, "/v1/models")
 	if err != nil {
@@ -54,7 +57,8 @@ func (a answered) String() string {
 	if len(body) > 1500 {
 		body = append(body[:1500:1500], "…"...)
 	}
-	return fmt.Sprintf("  asked    %s\n  answered %d %s\n           %s", a.request, a.status, a.header.Get("Content-Type"),
+	return fmt.Sprintf("  asked    %s\n  answered %d %s\n           %s", a.request, a.status,
+		a.header.Get("Content-Type"),
 		strings.ReplaceAll(strings.TrimSpace(string(body)), "\n", "\n           "))
 }
 

@@ -11,7 +11,8 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// lifecycle are the properties of starts, ends and of what comes between. Each starts engines of its own.
+// lifecycle are the properties of starts, ends and of what comes between. Each starts engines of
+// its own.
 var lifecycle = []property{
 	{
 		name: "lifecycle/ends after nothing",

@@ -52,7 +52,8 @@ func onlyShutdown(r harness.Report) bool {
 	return true
 }
 
-// generate answers requests, and checks that there is one output for each with its number of completions.
+// generate answers requests, and checks that there is one output for each with its number of
+// completions.
 func (l *live) generate(ctx context.Context, reqs ...llm.Request) (outs []llm.Output, err error) {
 	e := l.engine()
 	if e == nil {
@@ -96,7 +97,9 @@ func (l *live) each(ctx context.Context, reqs ...llm.Request) (outs []llm.Output
 
 // stream joins a streamed answer's deltas, per completion. It stops after the delta at which enough
 // answers true.
-func (l *live) stream(ctx context.Context, req llm.Request, enough func(llm.Delta) bool) (cs []llm.Completion, err error) {
+func (l *live) stream(ctx context.Context, req llm.Request, enough func(llm.Delta) bool) (cs []llm.Completion,
+	err error,
+) {
 	s, ok := l.engine().(harness.Streamer)
 	if !ok {
 		return nil, lacks(Streaming, "%s does not implement harness.Streamer", typeName(l.engine()))
@@ -189,7 +192,8 @@ func (l *live) background(ctx context.Context, reqs ...llm.Request) []*call {
 	return calls
 }
 
-// running waits until the engine works on n sequences, if it can tell, or until a call has returned.
+// running waits until the engine works on n sequences, if it can tell, or until a call has
+// returned.
 func (l *live) running(ctx context.Context, n int, calls []*call) error {
 	a, ok := l.engine().(harness.ActivityReporter)
 	if !ok {
@@ -242,7 +246,8 @@ func (c *check) honest(x *call, req llm.Request, whole llm.Output) error {
 	return nil
 }
 
-// interrupted returns n long requests and their whole answers, to be asked for again and interrupted.
+// interrupted returns n long requests and their whole answers, to be asked for again and
+// interrupted.
 func (c *check) interrupted(l *live, n int) (reqs []llm.Request, whole []llm.Output, err error) {
 	reqs = c.long(n, longAnswer)
 	for i := len(c.s.whole); i < n; i++ {

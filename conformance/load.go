@@ -66,13 +66,14 @@ var underLoad = []property{
 	},
 }
 
-// noticed is how long callers may wait for the end of an engine that died, on a machine that has other
-// work; engines of this suite need a few milliseconds.
+// noticed is how long callers may wait for the end of an engine that died, on a machine that has
+// other work; engines of this suite need a few milliseconds.
 const noticed = 30 * time.Second
 
 // freed checks that the engine works on nothing although nothing was answered since. Time proves
-// nothing on a busy machine, so it is counted in tokens: in five answers of 40 tokens every sequence
-// of the engine advances, and one that was given up with most of longAnswer before it still runs.
+// nothing on a busy machine, so it is counted in tokens: in five answers of 40 tokens every
+// sequence of the engine advances, and one that was given up with most of longAnswer before it
+// still runs.
 func (c *check) freed(l *live) error {
 	a, ok := l.engine().(harness.ActivityReporter)
 	if !ok {
@@ -89,7 +90,8 @@ func (c *check) freed(l *live) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%d sequences run and %d wait after 200 more tokens, with no caller left", now.Running, now.Waiting)
+	return fmt.Errorf("%d sequences run and %d wait after 200 more tokens, with no caller left", now.Running,
+		now.Waiting)
 }
 
 // still checks that an engine is idle and answers as it did before.
@@ -221,7 +223,8 @@ func badRequest(c *check) error {
 		{Sampling: llm.SamplingParams{MaxTokens: 4}, PromptTokenIDs: []int32{-1}},
 	} {
 		if outs, err := l.generate(c, bad); err == nil {
-			return fmt.Errorf("a request that no engine can answer was answered: %s\n%s", answer(outs[0].Completions[0]), requests([]llm.Request{bad}))
+			return fmt.Errorf("a request that no engine can answer was answered: %s\n%s",
+				answer(outs[0].Completions[0]), requests([]llm.Request{bad}))
 		}
 	}
 	if err := wait(c, calls); err != nil {
@@ -328,7 +331,8 @@ func sleepUnderLoad(c *check) error {
 	return nil
 }
 
-// greedyPlain is greedy for a property that must not start the shared engine: without log-probabilities.
+// greedyPlain is greedy for a property that must not start the shared engine: without
+// log-probabilities.
 func (c *check) greedyPlain(n, maxTokens int) []llm.Request {
 	reqs := make([]llm.Request, n)
 	for i := range reqs {

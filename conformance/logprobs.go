@@ -95,7 +95,8 @@ func malformed(x llm.Completion, k int, greedy bool) string {
 		}
 	}
 	if math.Abs(cumulative-x.CumulativeLogprob) > 1e-4 {
-		return fmt.Sprintf("the cumulative log-probability is %g, and those of the tokens add up to %g", x.CumulativeLogprob, cumulative)
+		return fmt.Sprintf("the cumulative log-probability is %g, and those of the tokens add up to %g",
+			x.CumulativeLogprob, cumulative)
 	}
 	return ""
 }
@@ -134,7 +135,8 @@ func sumsToOne(c *check) error {
 		}
 		for at, lps := range x.Logprobs {
 			if sum := distributionOf(lps).sum(); math.Abs(sum-1) > 1e-3 {
-				return fmt.Errorf("token %d: the probabilities of all %d tokens have a sum of %g\n%s", at, len(lps), sum, requests([]llm.Request{q}))
+				return fmt.Errorf("token %d: the probabilities of all %d tokens have a sum of %g\n%s", at, len(lps),
+					sum, requests([]llm.Request{q}))
 			}
 			if text := unordered(lps, len(lps)); text != "" {
 				return fmt.Errorf("token %d: %s\n%s", at, text, requests([]llm.Request{q}))
@@ -166,7 +168,9 @@ func sameForEveryK(c *check) error {
 		less := want
 		less.Logprobs = nil
 		for i, lps := range want.Logprobs {
-			keep := slices.DeleteFunc(slices.Clone(lps), func(lp llm.Logprob) bool { return lp.Rank > k && lp.TokenID != want.TokenIDs[i] })
+			keep := slices.DeleteFunc(slices.Clone(lps), func(lp llm.Logprob) bool {
+				return lp.Rank > k && lp.TokenID != want.TokenIDs[i]
+			})
 			less.Logprobs = append(less.Logprobs, keep)
 		}
 		if d := c.s.differ(less, got); d != "" {
@@ -204,7 +208,8 @@ func beforeParameters(c *check) error {
 		if err != nil {
 			return err
 		}
-		if d := logprobsDiffer([][]llm.Logprob{plain.Logprobs[0][:5]}, [][]llm.Logprob{x.Logprobs[0][:5]}, c.s.opts.tolerance); d != "" {
+		if d := logprobsDiffer([][]llm.Logprob{plain.Logprobs[0][:5]}, [][]llm.Logprob{x.Logprobs[0][:5]},
+			c.s.opts.tolerance); d != "" {
 			return fmt.Errorf("%s, as without parameters\n%s", d, requests([]llm.Request{q}))
 		}
 	}
@@ -229,7 +234,10 @@ func promptAsOutput(c *check) error {
 		if q.PromptTokenIDs != nil {
 			prompt = q.PromptTokenIDs
 		}
-		again := llm.Request{PromptTokenIDs: slices.Concat(prompt, x.TokenIDs), Sampling: llm.SamplingParams{MaxTokens: 1, PromptLogprobs: new(3)}}
+		again := llm.Request{
+			PromptTokenIDs: slices.Concat(prompt, x.TokenIDs),
+			Sampling:       llm.SamplingParams{MaxTokens: 1, PromptLogprobs: new(3)},
+		}
 		outs, err = l.generate(c, again)
 		if err != nil {
 			return err
@@ -237,16 +245,20 @@ func promptAsOutput(c *check) error {
 		got := outs[0].PromptLogprobs
 		switch {
 		case len(got) != len(again.PromptTokenIDs):
-			return fmt.Errorf("%d prompt log-probabilities, of %d tokens\n%s", len(got), len(again.PromptTokenIDs), requests([]llm.Request{again}))
+			return fmt.Errorf("%d prompt log-probabilities, of %d tokens\n%s", len(got), len(again.PromptTokenIDs),
+				requests([]llm.Request{again}))
 		case got[0] != nil:
-			return fmt.Errorf("the first token of a prompt has a log-probability, with nothing before it\n%s", requests([]llm.Request{again}))
+			return fmt.Errorf("the first token of a prompt has a log-probability, with nothing before it\n%s",
+				requests([]llm.Request{again}))
 		}
 		if d := logprobsDiffer(x.Logprobs, got[len(prompt):], c.s.opts.tolerance); d != "" {
-			return fmt.Errorf("an answer's tokens as part of the prompt: %s (counted from token %d)\n%s", d, len(prompt), requests([]llm.Request{again}))
+			return fmt.Errorf("an answer's tokens as part of the prompt: %s (counted from token %d)\n%s", d,
+				len(prompt), requests([]llm.Request{again}))
 		}
 		for at := 1; at < len(got); at++ {
 			if _, ok := logprobOf(got[at], again.PromptTokenIDs[at]); !ok {
-				return fmt.Errorf("token %d of the prompt has no log-probability of itself\n%s", at, requests([]llm.Request{again}))
+				return fmt.Errorf("token %d of the prompt has no log-probability of itself\n%s", at,
+					requests([]llm.Request{again}))
 			}
 		}
 	}

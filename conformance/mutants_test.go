@@ -121,7 +121,8 @@ func build(t *testing.T, ms ...mutant) (program string) {
 	return program
 }
 
-// verdicts runs the suite in a program: what became of each property. A program that dies has no verdicts.
+// verdicts runs the suite in a program: what became of each property. A program that dies has no
+// verdicts.
 func verdicts(t *testing.T, program, only, on string) map[string]conformance.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -154,7 +155,8 @@ func exactly(names ...string) string {
 	return "^(" + strings.Join(quoted, "|") + ")$"
 }
 
-// TestMutantsTogether builds a few defects into one engine, where each is found by its own property.
+// TestMutantsTogether builds a few defects into one engine, where each is found by its own
+// property.
 func TestMutantsTogether(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds an engine")

@@ -58,7 +58,10 @@ var defaultPrompts = []string{
 }
 
 func newOptions(opts []Option) options {
-	o := options{name: "engine", prompts: defaultPrompts, short: testing.Testing() && testing.Short(), limit: 2 * time.Minute}
+	o := options{
+		name: "engine", prompts: defaultPrompts, short: testing.Testing() && testing.Short(),
+		limit: 2 * time.Minute,
+	}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -75,11 +78,12 @@ func newOptions(opts []Option) options {
 // Name is what reports call the engine.
 func Name(name string) Option { return func(o *options) { o.name = name } }
 
-// Prompts replaces the texts that the engine is asked to continue: at least four, of different lengths.
-// One of them should make the model end its answer by itself within 64 tokens.
+// Prompts replaces the texts that the engine is asked to continue: at least four, of different
+// lengths. One of them should make the model end its answer by itself within 64 tokens.
 func Prompts(texts ...string) Option { return func(o *options) { o.prompts = texts } }
 
-// TokenPrompts asks the engine with token ids only, at least four prompts: for an engine without a tokenizer.
+// TokenPrompts asks the engine with token ids only, at least four prompts: for an engine without a
+// tokenizer.
 func TokenPrompts(ids ...[]int32) Option {
 	return func(o *options) { o.tokens, o.without = ids, append(o.without, Text) }
 }
@@ -90,20 +94,23 @@ func Without(capabilities ...Capability) Option {
 	return func(o *options) { o.without = append(o.without, capabilities...) }
 }
 
-// Claims declares that the engine has capabilities: a property that finds one of them lacking fails.
+// Claims declares that the engine has capabilities: a property that finds one of them lacking
+// fails.
 func Claims(capabilities ...Capability) Option {
 	return func(o *options) { o.claims = append(o.claims, capabilities...) }
 }
 
 // Tolerance is for an engine that does not promise bit-equal answers: the log-probabilities of one
-// token may differ by so many nats, and where two answers first differ, the two tokens must be that
-// close in both of them; the rest of such answers is not compared. Zero, the default, is equality.
+// token may differ by this many nats, and where two answers first differ, the two tokens must be
+// that close in both of them; the rest of such answers is not compared. Zero, the default, is
+// equality.
 func Tolerance(nats float64) Option { return func(o *options) { o.tolerance = nats } }
 
 // Short makes the suite take fewer draws and fewer lives; it is the default under go test -short.
 func Short(short bool) Option { return func(o *options) { o.short = short } }
 
-// Draws is how many tokens each property of the sampler draws; the default is 20,000, and 600 of a short suite.
+// Draws is how many tokens each property of the sampler draws; the default is 20,000, and 600 of a
+// short suite.
 func Draws(n int) Option { return func(o *options) { o.draws = n } }
 
 // Limit bounds each property; the default is 2 minutes.
@@ -117,8 +124,8 @@ func Fixture(opts ...harness.Option) Option {
 	return func(o *options) { o.fixture = append(o.fixture, opts...) }
 }
 
-// Tight opens the same engine with so little cache memory that four requests of 64 tokens each do not
-// fit in it together: answers must not depend on what the engine does then.
+// Tight opens the same engine with so little cache memory that four requests of 64 tokens each do
+// not fit in it together: answers must not depend on what the engine does then.
 func Tight[E harness.Engine](open func(context.Context) (E, error)) Option {
 	return func(o *options) { o.tight = starterOf(open) }
 }

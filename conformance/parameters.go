@@ -145,14 +145,15 @@ func biased(c *check) error {
 		}
 		want := best(d, func(m mass) float64 { return math.Log(m.p) + min(bias[m.id], 100) })
 		if len(x.TokenIDs) != 1 || !slices.Contains(want, x.TokenIDs[0]) {
-			return fmt.Errorf("chose %v, want token id %d by the engine's own log-probabilities\n%s", x.TokenIDs, want[0], requests([]llm.Request{q}))
+			return fmt.Errorf("chose %v, want token id %d by the engine's own log-probabilities\n%s", x.TokenIDs,
+				want[0], requests([]llm.Request{q}))
 		}
 	}
 	return nil
 }
 
-// penalized follows greedy answers of four tokens, which must come again and again, and checks every
-// choice against the log-probabilities before the penalties.
+// penalized follows greedy answers of four tokens, which must come again and again, and checks
+// every choice against the log-probabilities before the penalties.
 func penalized(c *check) error {
 	l, err := c.engine()
 	if err != nil {
@@ -168,7 +169,10 @@ func penalized(c *check) error {
 	}
 	steps, changed := 0, 0
 	for _, p := range []llm.SamplingParams{
-		{PresencePenalty: 2}, {FrequencyPenalty: 1.5}, {FrequencyPenalty: -2}, {PresencePenalty: -2, FrequencyPenalty: 0.5},
+		{PresencePenalty: 2}, {FrequencyPenalty: 1.5}, {FrequencyPenalty: -2}, {
+			PresencePenalty:  -2,
+			FrequencyPenalty: 0.5,
+		},
 	} {
 		p.MaxTokens, p.Logprobs = 24, new(-1)
 		for _, m := range first[:4] {
@@ -184,7 +188,9 @@ func penalized(c *check) error {
 		}
 		counts := map[int32]int{}
 		for at, id := range x.TokenIDs {
-			d := slices.DeleteFunc(distributionOf(x.Logprobs[at]), func(m mass) bool { return !slices.Contains(p.AllowedTokenIDs, m.id) })
+			d := slices.DeleteFunc(distributionOf(x.Logprobs[at]), func(m mass) bool {
+				return !slices.Contains(p.AllowedTokenIDs, m.id)
+			})
 			want := best(d, func(m mass) float64 {
 				s := math.Log(m.p) - p.FrequencyPenalty*float64(counts[m.id])
 				if counts[m.id] > 0 {
@@ -225,14 +231,18 @@ func repetition(c *check) error {
 			x.biasA, penalty = -40, 100
 		}
 		q := llm.Request{PromptTokenIDs: []int32{a, a + 2, a}, Sampling: llm.SamplingParams{
-			MaxTokens: 3, IgnoreEOS: true, RepetitionPenalty: penalty, AllowedTokenIDs: []int32{a, b}, LogitBias: map[int32]float64{a: x.biasA, b: x.biasB},
+			MaxTokens: 3, IgnoreEOS: true, RepetitionPenalty: penalty, AllowedTokenIDs: []int32{
+				a,
+				b,
+			}, LogitBias: map[int32]float64{a: x.biasA, b: x.biasB},
 		}}
 		got, err := l.one(c, q)
 		if err != nil {
 			return err
 		}
 		if !slices.Equal(x.want, got.TokenIDs) {
-			return fmt.Errorf("chose %v, want %v: the prompt has token id %d, and not %d\n%s", got.TokenIDs, x.want, a, b, requests([]llm.Request{q}))
+			return fmt.Errorf("chose %v, want %v: the prompt has token id %d, and not %d\n%s", got.TokenIDs, x.want, a,
+				b, requests([]llm.Request{q}))
 		}
 	}
 	return nil
@@ -255,7 +265,8 @@ func noRepeats(c *check) error {
 		for end := max(n, prompt+1); end <= len(all); end++ {
 			for from := 0; from+n < end; from++ {
 				if slices.Equal(all[from:from+n], all[end-n:end]) {
-					return fmt.Errorf("the tokens %v came twice, the second time as token %d of the answer\n%s", all[from:from+n], end-1-prompt, requests([]llm.Request{q}))
+					return fmt.Errorf("the tokens %v came twice, the second time as token %d of the answer\n%s",
+						all[from:from+n], end-1-prompt, requests([]llm.Request{q}))
 				}
 			}
 		}
@@ -287,7 +298,8 @@ func allowedOnly(c *check) error {
 			}
 			want := best(d[from:from+3], func(m mass) float64 { return math.Log(m.p) })
 			if t == 0 && !slices.Contains(want, x.TokenIDs[0]) {
-				return fmt.Errorf("chose %d, want %d, the likeliest of those allowed\n%s", x.TokenIDs[0], want[0], requests([]llm.Request{q}))
+				return fmt.Errorf("chose %d, want %d, the likeliest of those allowed\n%s", x.TokenIDs[0], want[0],
+					requests([]llm.Request{q}))
 			}
 		}
 	}
@@ -322,12 +334,15 @@ func noBadWords(c *check) error {
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(strings.Fields(got.Text), func(w string) bool { return strings.Trim(w, ".,;:!?\"'") == word }) {
+		if slices.ContainsFunc(strings.Fields(got.Text), func(w string) bool {
+			return strings.Trim(w, ".,;:!?\"'") == word
+		}) {
 			return fmt.Errorf("the word %q came out\n%s\n  got  %s", word, requests([]llm.Request{q}), answer(got))
 		}
 		same := firstDifference(plain.TokenIDs, got.TokenIDs)
 		if before := strings.TrimRight(plain.Text[:at], " "); !strings.HasPrefix(got.Text, before) && same == 0 {
-			return fmt.Errorf("what comes before the banned word %q has changed\n%s\n  got  %s\n  want %q at its start", word, requests([]llm.Request{q}), answer(got), before)
+			return fmt.Errorf("what comes before the banned word %q has changed\n%s\n  got  %s\n  want %q at its start",
+				word, requests([]llm.Request{q}), answer(got), before)
 		}
 	}
 	if tried == 0 {
@@ -347,10 +362,14 @@ func emptyRow(c *check) error {
 		return err
 	}
 	calls := l.background(c, reqs...)
-	q := c.s.prompt(0, llm.SamplingParams{MaxTokens: 4, MinTokens: 2, AllowedTokenIDs: []int32{9}, StopTokenIDs: []int32{9}})
+	q := c.s.prompt(0, llm.SamplingParams{
+		MaxTokens: 4, MinTokens: 2, AllowedTokenIDs: []int32{9},
+		StopTokenIDs: []int32{9},
+	})
 	x, err := l.one(c, q)
 	if err == nil {
-		return fmt.Errorf("a request whose only token is ruled out was answered: %s\n%s", answer(x), requests([]llm.Request{q}))
+		return fmt.Errorf("a request whose only token is ruled out was answered: %s\n%s", answer(x),
+			requests([]llm.Request{q}))
 	}
 	if lackOf(err, nil) != nil {
 		return err

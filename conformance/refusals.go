@@ -85,10 +85,12 @@ func outOfRange(c *check) error {
 		outs, err := l.refused(c, q)
 		switch {
 		case err == nil:
-			errs = append(errs, fmt.Errorf("%s is out of range, and was answered with %d outputs\n%s", w.field, len(outs), requests([]llm.Request{q})))
+			errs = append(errs, fmt.Errorf("%s is out of range, and was answered with %d outputs\n%s", w.field,
+				len(outs), requests([]llm.Request{q})))
 		case lackOf(err, nil) != nil:
 		case !names(err, w.field):
-			errs = append(errs, fmt.Errorf("%s is out of range, and the error does not name it: %w\n%s", w.field, err, requests([]llm.Request{q})))
+			errs = append(errs, fmt.Errorf("%s is out of range, and the error does not name it: %w\n%s", w.field, err,
+				requests([]llm.Request{q})))
 		default:
 			refused++
 		}
@@ -100,8 +102,8 @@ func outOfRange(c *check) error {
 	return errors.Join(errs...)
 }
 
-// names reports whether an error is about a field: a llm.ParamError, or a text with the field's name as
-// Go or as JSON has it.
+// names reports whether an error is about a field: a llm.ParamError, or a text with the field's
+// name as Go or as JSON has it.
 func names(err error, field string) bool {
 	if p, ok := errors.AsType[*llm.ParamError](err); ok {
 		return strings.HasPrefix(p.Field, field)
@@ -125,7 +127,10 @@ func badPrompts(c *check) error {
 	long := strings.Repeat("too long for any cache of a test ", 40_000)
 	reqs := map[string]llm.Request{"empty": {}, "too long": {Prompt: long}}
 	if len(c.s.opts.tokens) > 0 {
-		reqs = map[string]llm.Request{"empty": {PromptTokenIDs: []int32{}}, "too long": {PromptTokenIDs: make([]int32, 1<<20)}}
+		reqs = map[string]llm.Request{
+			"empty":    {PromptTokenIDs: []int32{}},
+			"too long": {PromptTokenIDs: make([]int32, 1<<20)},
+		}
 	} else if c.s.missing(l.engine(), []Capability{TokenInput}) == nil {
 		reqs["of no known token"] = llm.Request{PromptTokenIDs: []int32{math.MaxInt32}}
 		reqs["with a negative token"] = llm.Request{PromptTokenIDs: []int32{1, -5}}

@@ -60,7 +60,8 @@ func (r Report) with(v Verdict) (out []Result) {
 	return out
 }
 
-// String counts the verdicts, states how answers were compared, and lists what failed and what is lacking.
+// String counts the verdicts, states how answers were compared, and lists what failed and what is
+// lacking.
 func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "conformance of %s: %d properties pass, %d fail, %d are not checked (%s)\n", r.Engine,

@@ -10,8 +10,8 @@ import (
 	"github.com/enginetest/enginetest/internal/repro"
 )
 
-// Run checks every property of the suite against the engine that open starts; each is a subtest. What
-// the engine lacks is logged at the end.
+// Run checks every property of the suite against the engine that open starts; each is a subtest.
+// What the engine lacks is logged at the end.
 func Run[E harness.Engine](t *testing.T, open func(context.Context) (E, error), opts ...Option) Report {
 	t.Helper()
 	s := newSuite(t.Context(), starterOf(open), append([]Option{Name(t.Name())}, opts...))
@@ -37,8 +37,11 @@ func Run[E harness.Engine](t *testing.T, open func(context.Context) (E, error), 
 	return s.report
 }
 
-// Check is Run without a test. It returns what it found; the error is that of ctx when it ended early.
-func Check[E harness.Engine](ctx context.Context, open func(context.Context) (E, error), opts ...Option) (Report, error) {
+// Check is Run without a test. It returns what it found; the error is that of ctx when it ended
+// early.
+func Check[E harness.Engine](ctx context.Context, open func(context.Context) (E, error), opts ...Option) (Report,
+	error,
+) {
 	s := newSuite(ctx, starterOf(open), opts)
 	for _, p := range s.chosen() {
 		s.check(p)

@@ -100,8 +100,8 @@ func greedyTwice(c *check) error {
 	})
 }
 
-// batchAsAlone sends requests of different lengths together, then one by one. Some are long enough to
-// be computed in pieces, and begin alike, so that they share blocks.
+// batchAsAlone sends requests of different lengths together, then one by one. Some are long enough
+// to be computed in pieces, and begin alike, so that they share blocks.
 func batchAsAlone(c *check) error {
 	l, err := c.engine()
 	if err != nil {
@@ -131,7 +131,8 @@ func batchAsAlone(c *check) error {
 	})
 }
 
-// coldAsWarm answers every prompt with an empty cache, then fills the cache with all of them and asks again, twice.
+// coldAsWarm answers every prompt with an empty cache, then fills the cache with all of them and
+// asks again, twice.
 func coldAsWarm(c *check) error {
 	l, err := c.engine()
 	if err != nil {
@@ -165,7 +166,8 @@ func coldAsWarm(c *check) error {
 				return "", err
 			}
 			if outs[0].CachedTokens > 0 {
-				return fmt.Sprintf("%d prompt tokens came out of a prefix cache that was just reset", outs[0].CachedTokens), nil
+				return fmt.Sprintf("%d prompt tokens came out of a prefix cache that was just reset",
+					outs[0].CachedTokens), nil
 			}
 			want = append(want, outs...)
 		}
@@ -234,7 +236,10 @@ func continued(c *check) error {
 			if err != nil {
 				return err
 			}
-			want := llm.Completion{TokenIDs: full.TokenIDs[cut:], Text: rest.Text, FinishReason: full.FinishReason, StopReason: full.StopReason}
+			want := llm.Completion{
+				TokenIDs: full.TokenIDs[cut:], Text: rest.Text, FinishReason: full.FinishReason,
+				StopReason: full.StopReason,
+			}
 			if len(full.Logprobs) > 0 {
 				want.Logprobs = full.Logprobs[cut:]
 			}
@@ -392,7 +397,8 @@ func streamedAsWhole(c *check) error {
 			if len(cs[0].TokenIDs) == 0 {
 				want[i].Completions[0].TokenIDs = nil // a stream of texts
 			}
-			if d := c.s.difference(reqs[i:i+1], want[i:i+1], []llm.Output{{Completions: cs, PromptLogprobs: want[i].PromptLogprobs}}); d != "" {
+			if d := c.s.difference(reqs[i:i+1], want[i:i+1],
+				[]llm.Output{{Completions: cs, PromptLogprobs: want[i].PromptLogprobs}}); d != "" {
 				return "streamed: " + d, nil
 			}
 		}
@@ -425,7 +431,8 @@ func seedsRepeat(c *check) error {
 		return c.s.difference(reqs, want, got), nil
 	})
 	if err == nil && len(seen) < 2 {
-		return fmt.Errorf("%d seeds, and every answer is the same: the seed or the temperature has no effect\n%s", len(reqs), requests(reqs))
+		return fmt.Errorf("%d seeds, and every answer is the same: the seed or the temperature has no effect\n%s",
+			len(reqs), requests(reqs))
 	}
 	c.notef("%d answers of %d seeds", len(seen), len(reqs))
 	return err

@@ -68,7 +68,8 @@ func maxTokens(c *check) error {
 			return err
 		}
 		if len(x.TokenIDs) != n || x.FinishReason != llm.FinishLength || x.StopReason != "" {
-			return fmt.Errorf("%d tokens, want %d with the finish reason %q\n%s\n  got  %s", len(x.TokenIDs), n, llm.FinishLength, requests([]llm.Request{q}), answer(x))
+			return fmt.Errorf("%d tokens, want %d with the finish reason %q\n%s\n  got  %s", len(x.TokenIDs), n,
+				llm.FinishLength, requests([]llm.Request{q}), answer(x))
 		}
 		if !slices.Equal(plain.TokenIDs[:n], x.TokenIDs) {
 			return fmt.Errorf("fewer tokens are other tokens\n%s\n  got  %s", requests([]llm.Request{q}), answer(x))
@@ -89,7 +90,8 @@ func (c *check) ending(l *live) (llm.Request, llm.Completion, error) {
 			return q, x, nil
 		}
 	}
-	return llm.Request{}, llm.Completion{}, lacks(EndOfSequence, "no prompt has an answer of 2 to 60 tokens that ends by itself: option Prompts can have one")
+	return llm.Request{}, llm.Completion{}, lacks(EndOfSequence,
+		"no prompt has an answer of 2 to 60 tokens that ends by itself: option Prompts can have one")
 }
 
 func endOfSequence(c *check) error {
@@ -102,7 +104,8 @@ func endOfSequence(c *check) error {
 		return err
 	}
 	if x.StopReason != "" {
-		return fmt.Errorf("the end of sequence has the stop reason %q, want none\n%s", x.StopReason, requests([]llm.Request{q}))
+		return fmt.Errorf("the end of sequence has the stop reason %q, want none\n%s", x.StopReason,
+			requests([]llm.Request{q}))
 	}
 	n := len(x.TokenIDs)
 	q.Sampling.IgnoreEOS, q.Sampling.MaxTokens = true, n+7
@@ -111,7 +114,8 @@ func endOfSequence(c *check) error {
 		return err
 	}
 	if len(on.TokenIDs) != n+7 || on.FinishReason != llm.FinishLength || !slices.Equal(on.TokenIDs[:n], x.TokenIDs) {
-		return fmt.Errorf("IgnoreEOS: want %d tokens that begin with %v\n%s\n  got  %s", n+7, x.TokenIDs, requests([]llm.Request{q}), answer(on))
+		return fmt.Errorf("IgnoreEOS: want %d tokens that begin with %v\n%s\n  got  %s", n+7, x.TokenIDs,
+			requests([]llm.Request{q}), answer(on))
 	}
 	return nil
 }
@@ -132,15 +136,18 @@ func minTokens(c *check) error {
 		return err
 	}
 	if d := c.s.differ(x, same); d != "" {
-		return fmt.Errorf("MinTokens %d, of an answer that has %d and its end: %s\n%s\n  got  %s\n  want %s", n-1, n-1, d, requests([]llm.Request{q}), answer(same), answer(x))
+		return fmt.Errorf("MinTokens %d, of an answer that has %d and its end: %s\n%s\n  got  %s\n  want %s", n-1, n-1,
+			d, requests([]llm.Request{q}), answer(same), answer(x))
 	}
 	q.Sampling.MinTokens = n + 4
 	later, err := l.one(c, q)
 	if err != nil {
 		return err
 	}
-	if len(later.TokenIDs) < n+4 || slices.Contains(later.TokenIDs[:n+4], eos) || !slices.Equal(later.TokenIDs[:n-1], x.TokenIDs[:n-1]) {
-		return fmt.Errorf("want %v, and then at least %d tokens without %d\n%s\n  got  %s", x.TokenIDs[:n-1], 5, eos, requests([]llm.Request{q}), answer(later))
+	if len(later.TokenIDs) < n+4 || slices.Contains(later.TokenIDs[:n+4], eos) ||
+		!slices.Equal(later.TokenIDs[:n-1], x.TokenIDs[:n-1]) {
+		return fmt.Errorf("want %v, and then at least %d tokens without %d\n%s\n  got  %s", x.TokenIDs[:n-1], 5, eos,
+			requests([]llm.Request{q}), answer(later))
 	}
 	return nil
 }
@@ -215,7 +222,8 @@ func stopStrings(c *check) error {
 				want += x.by
 			}
 			if got.Text != want || got.FinishReason != llm.FinishStop || got.StopReason != x.by {
-				return fmt.Errorf("want %q, stopped by %q\n%s\n  got  %s\n  without stop strings %s", want, x.by, requests([]llm.Request{q}), answer(got), answer(plain))
+				return fmt.Errorf("want %q, stopped by %q\n%s\n  got  %s\n  without stop strings %s", want, x.by,
+					requests([]llm.Request{q}), answer(got), answer(plain))
 			}
 			if n := len(got.TokenIDs); n > len(plain.TokenIDs) || !slices.Equal(got.TokenIDs, plain.TokenIDs[:n]) {
 				return fmt.Errorf("the tokens before a stop string are other tokens\n%s\n  got  %s\n  without stop strings %s", requests([]llm.Request{q}), answer(got), answer(plain))
@@ -237,7 +245,8 @@ func stopStreams(c *check) error {
 			return err
 		}
 		if got := cs[0]; got.Text != want || got.FinishReason != llm.FinishStop || got.StopReason != x.by {
-			return fmt.Errorf("want %q, stopped by %q\n%s\n  got  %s, streamed", want, x.by, requests([]llm.Request{q}), answer(got))
+			return fmt.Errorf("want %q, stopped by %q\n%s\n  got  %s, streamed", want, x.by, requests([]llm.Request{q}),
+				answer(got))
 		}
 		return nil
 	})
@@ -265,8 +274,10 @@ func stopIDs(c *check) error {
 			if err != nil {
 				return err
 			}
-			if !slices.Equal(got.TokenIDs, plain.TokenIDs[:first+1]) || got.FinishReason != llm.FinishStop || got.StopReason != strconv.Itoa(int(id)) {
-				return fmt.Errorf("want %v, stopped by %d\n%s\n  got  %s", plain.TokenIDs[:first+1], id, requests([]llm.Request{q}), answer(got))
+			if !slices.Equal(got.TokenIDs, plain.TokenIDs[:first+1]) || got.FinishReason != llm.FinishStop ||
+				got.StopReason != strconv.Itoa(int(id)) {
+				return fmt.Errorf("want %v, stopped by %d\n%s\n  got  %s", plain.TokenIDs[:first+1], id,
+					requests([]llm.Request{q}), answer(got))
 			}
 			want := ""
 			if first > 0 {
@@ -277,7 +288,8 @@ func stopIDs(c *check) error {
 				want = before.Text
 			}
 			if got.Text != want {
-				return fmt.Errorf("want the text %q, without the token that stopped it\n%s\n  got  %s", want, requests([]llm.Request{q}), answer(got))
+				return fmt.Errorf("want the text %q, without the token that stopped it\n%s\n  got  %s", want,
+					requests([]llm.Request{q}), answer(got))
 			}
 		}
 	}

@@ -35,7 +35,8 @@ type suite struct {
 }
 
 // properties are all of them, in the order in which they are checked.
-var properties = slices.Concat(lifecycle, underLoad, sameAnswer, draws, logprobs, parameters, stops, refusals, wireProperties)
+var properties = slices.Concat(lifecycle, underLoad, sameAnswer, draws, logprobs, parameters, stops, refusals,
+	wireProperties)
 
 func newSuite(ctx context.Context, open starter, opts []Option) *suite {
 	s := &suite{ctx: ctx, opts: newOptions(opts), open: open, began: time.Now()}
@@ -52,7 +53,9 @@ func (s *suite) chosen() []property {
 	if s.opts.only == nil {
 		return s.properties
 	}
-	return slices.DeleteFunc(slices.Clone(s.properties), func(p property) bool { return !s.opts.only.MatchString(p.name) })
+	return slices.DeleteFunc(slices.Clone(s.properties), func(p property) bool {
+		return !s.opts.only.MatchString(p.name)
+	})
 }
 
 // check is one property at work.
@@ -91,7 +94,8 @@ func (s *suite) check(p property) Result {
 
 // attempt runs a property's check in a goroutine, so that a hang is a failure of one property.
 func (s *suite) attempt(p property) (*check, error) {
-	ctx, cancel := context.WithTimeoutCause(s.ctx, s.opts.limit, fmt.Errorf("the property took longer than %s", s.opts.limit))
+	ctx, cancel := context.WithTimeoutCause(s.ctx, s.opts.limit,
+		fmt.Errorf("the property took longer than %s", s.opts.limit))
 	defer cancel()
 	c := &check{Context: ctx, s: s, p: p}
 	result := make(chan error, 1)
@@ -104,7 +108,8 @@ func (s *suite) attempt(p property) (*check, error) {
 		case err = <-result:
 		case <-time.After(graceAfterLimit):
 			s.shared = nil // whatever hangs has it
-			return c, fmt.Errorf("a call of the engine has not returned %s after its context ended (%w)", graceAfterLimit, context.Cause(ctx))
+			return c, fmt.Errorf("a call of the engine has not returned %s after its context ended (%w)",
+				graceAfterLimit, context.Cause(ctx))
 		}
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
@@ -203,7 +208,8 @@ func (c *check) alone() error {
 	return nil
 }
 
-// fresh starts an engine for this property. It is ended, and proven gone, when the property is over.
+// fresh starts an engine for this property. It is ended, and proven gone, when the property is
+// over.
 func (c *check) fresh() (*live, error) { return c.start(c.s.open) }
 
 func (c *check) start(open starter) (*live, error) {

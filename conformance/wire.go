@@ -148,7 +148,8 @@ func wireCompletion(c *check, l *live, w *wireClient) error {
 	return nil
 }
 
-// wrong says what is wrong with the usage of an answer of so many tokens, 0 when that is not known.
+// wrong says what is wrong with the usage of an answer of this many tokens, 0 when that is not
+// known.
 func (u *usage) wrong(tokens int) string {
 	switch {
 	case u == nil:
@@ -235,7 +236,8 @@ func wireChat(c *check, _ *live, w *wireClient) error {
 	if err != nil {
 		return err
 	}
-	if a.status == http.StatusNotFound || a.status == http.StatusNotImplemented || strings.Contains(string(a.body), "template") {
+	if a.status == http.StatusNotFound || a.status == http.StatusNotImplemented ||
+		strings.Contains(string(a.body), "template") {
 		return lacks(OpenAIAPI, "%s answers %d: %.200s", chatPath, a.status, a.body)
 	}
 	whole, err := a.reply()
@@ -259,11 +261,13 @@ func wireChat(c *check, _ *live, w *wireClient) error {
 		return err
 	}
 	first := chunks[0]
-	if first.Object != "chat.completion.chunk" || len(first.Choices) == 0 || first.Choices[0].Delta == nil || first.Choices[0].Delta.Role != "assistant" {
+	if first.Object != "chat.completion.chunk" || len(first.Choices) == 0 || first.Choices[0].Delta == nil ||
+		first.Choices[0].Delta.Role != "assistant" {
 		return s.errorf(`the first chunk must be a "chat.completion.chunk" with the role of the assistant`)
 	}
 	if c.s.opts.tolerance == 0 && (text != x.Message.Content || finish != *x.FinishReason) {
-		return s.errorf("the stream is %q (%s), and the whole answer is %q (%s)", text, finish, x.Message.Content, *x.FinishReason)
+		return s.errorf("the stream is %q (%s), and the whole answer is %q (%s)", text, finish, x.Message.Content,
+			*x.FinishReason)
 	}
 	return nil
 }
@@ -314,10 +318,22 @@ func wireLimits(c *check, _ *live, w *wireClient) error {
 	deep := strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000)
 	for what, body := range map[string][]byte{
 		"a prompt nested 100,000 deep": []byte(`{"prompt":` + deep + `}`),
-		"a prompt of 2 MB":             w.encode(map[string]any{"prompt": strings.Repeat("word ", 400_000), "max_tokens": 2}),
-		"a billion choices":            w.encode(map[string]any{"prompt": "a", "n": 1_000_000_000, "max_tokens": 2, "temperature": 1}),
-		"a number beyond all integers": w.encode(map[string]any{"prompt": "a", "max_tokens": json.Number("1" + strings.Repeat("0", 400))}),
-		"a hundred thousand biases":    w.encode(map[string]any{"prompt": "a", "max_tokens": 2, "logit_bias": manyBiases(100_000)}),
+		"a prompt of 2 MB": w.encode(map[string]any{
+			"prompt":     strings.Repeat("word ", 400_000),
+			"max_tokens": 2,
+		}),
+		"a billion choices": w.encode(map[string]any{
+			"prompt": "a", "n": 1_000_000_000, "max_tokens": 2,
+			"temperature": 1,
+		}),
+		"a number beyond all integers": w.encode(map[string]any{
+			"prompt":     "a",
+			"max_tokens": json.Number("1" + strings.Repeat("0", 400)),
+		}),
+		"a hundred thousand biases": w.encode(map[string]any{
+			"prompt": "a", "max_tokens": 2,
+			"logit_bias": manyBiases(100_000),
+		}),
 	} {
 		a, err := w.do(c, http.MethodPost, completionsPath, body)
 		if err == nil {

@@ -10,7 +10,8 @@ func (s *suite) prompt(i int, p llm.SamplingParams) llm.Request {
 	return llm.Request{Prompt: s.opts.prompts[i%len(s.opts.prompts)], Sampling: p}
 }
 
-// greedy returns n requests for the likeliest tokens, with their log-probabilities when the engine has them.
+// greedy returns n requests for the likeliest tokens, with their log-probabilities when the engine
+// has them.
 func (c *check) greedy(n, maxTokens int) []llm.Request {
 	reqs := make([]llm.Request, n)
 	for i := range reqs {
@@ -36,7 +37,8 @@ func (c *check) scores() *int {
 	return new(2)
 }
 
-// long returns n requests that keep the engine busy: they don't end before maxTokens, if it can be told so.
+// long returns n requests that keep the engine busy: they don't end before maxTokens, if it can be
+// told so.
 func (c *check) long(n, maxTokens int) []llm.Request {
 	ignore := c.s.missing(nil, []Capability{EndOfSequence}) == nil
 	reqs := make([]llm.Request, n)

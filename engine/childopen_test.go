@@ -114,7 +114,8 @@ func TestChildHangingOpenShowsWhere(t *testing.T) {
 	assert.Empty(t, children())
 }
 
-// corePID is the one core of this process; 0 when there is none yet. Before its exec it is a copy of its supervisor.
+// corePID is the one core of this process; 0 when there is none yet. Before its exec it is a copy
+// of its supervisor.
 func corePID() int {
 	for _, supervisor := range children() {
 		for _, pid := range childrenOf(strconv.Itoa(supervisor)) {

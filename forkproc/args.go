@@ -9,14 +9,16 @@ import (
 	"time"
 )
 
-// passThrough are the test flags that mean the same in the child. Every other test flag is set here or is not the child's
-// business: profiles would overwrite the parent's, -count, -bench, -fuzz, -list, -shuffle and -failfast belong to the parent.
+// passThrough are the test flags that mean the same in the child. Every other test flag is set here
+// or is not the child's business: profiles would overwrite the parent's, -count, -bench, -fuzz,
+// -list, -shuffle and -failfast belong to the parent.
 var passThrough = map[string]bool{
 	"test.paniconexit0": true, "test.short": true, "test.fullpath": true, "test.skip": true,
 	"test.artifacts": true, "test.outputdir": true, "test.gocoverdir": true,
 }
 
-// childArgs builds the command line of a child that runs test. given is the parent's, without its program name.
+// childArgs builds the command line of a child that runs test. given is the parent's, without its
+// program name.
 func childArgs(given []string, test string, timeout time.Duration, testlog string, extra []string) []string {
 	kept, positional, run, cpu := splitArgs(given)
 	args := []string{
@@ -37,7 +39,8 @@ func childArgs(given []string, test string, timeout time.Duration, testlog strin
 	return append(args, positional...)
 }
 
-// splitArgs reads the command line as package flag does: kept are the flags of the program and the test flags that pass through.
+// splitArgs reads the command line as package flag does: kept are the flags of the program and the
+// test flags that pass through.
 func splitArgs(args []string) (kept, positional []string, run, cpu string) {
 	for len(args) > 0 {
 		arg := args[0]
@@ -108,7 +111,8 @@ func selects(pattern, name []string) bool {
 	return true
 }
 
-// splitPattern cuts a -run pattern at the bars and slashes outside of brackets, as package testing does.
+// splitPattern cuts a -run pattern at the bars and slashes outside of brackets, as package testing
+// does.
 func splitPattern(s string) (alternatives [][]string) {
 	var parts []string
 	depth, class, start := 0, 0, 0

@@ -21,7 +21,10 @@ func TestRunPattern(t *testing.T) {
 		{"TestA/x|TestA", "TestA", "^TestA$", "one of them selects everything"},
 		{"(TestA|TestB)/x|y", "TestA", "^TestA$/x", "a bar in brackets is no alternative"},
 		{"Test[A/]/x", "TestA", "^TestA$/x", "a slash in a class is no level"},
-		{`Test\/A`, "TestA", "^TestA$", "an escaped slash is no level; the pattern does not select the test, the test runs all the same"},
+		{
+			`Test\/A`, "TestA", "^TestA$",
+			"an escaped slash is no level; the pattern does not select the test, the test runs all the same",
+		},
 		{"TestZ", "TestA", "^TestA$", "a pattern that does not select it"},
 	} {
 		require.Equal(t, c.want, runPattern(c.given, c.test), c.why)
@@ -81,5 +84,6 @@ func TestLimitsAreNested(t *testing.T) {
 		}
 	}
 	_, err := newLimits(now, now.Add(300*time.Millisecond), 0, 0)
-	require.ErrorContains(t, err, "only 300ms is left until the deadline of the test (go test -timeout); a child needs more than 400ms")
+	require.ErrorContains(t, err,
+		"only 300ms is left until the deadline of the test (go test -timeout); a child needs more than 400ms")
 }

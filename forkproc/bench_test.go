@@ -13,13 +13,16 @@ import (
 	"github.com/enginetest/enginetest/forkproc"
 )
 
-// BenchmarkChild compares the time from spawn to verdict with a plain os/exec of the same binary that runs the same empty test,
-// in turns, and reports the medians. The difference is what isolation costs.
+// BenchmarkChild compares the time from spawn to verdict with a plain os/exec of the same binary
+// that runs the same empty test, in turns, and reports the medians. The difference is what
+// isolation costs.
 //
 //	go test ./forkproc -run '^$' -bench Child -benchtime 200x
 func BenchmarkChild(b *testing.B) {
 	all := func(string, string) (bool, error) { return true, nil }
-	test := []testing.InternalTest{{Name: "TestNothing", F: func(t *testing.T) { forkproc.Run(t, func(*testing.T) {}) }}}
+	test := []testing.InternalTest{{Name: "TestNothing", F: func(t *testing.T) {
+		forkproc.Run(t, func(*testing.T) {})
+	}}}
 	var plain, run []time.Duration
 	for b.Loop() {
 		start := time.Now()

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	envTest  = "FORKPROC_TEST"  // the full name of the test that the process was started for; people and tools may read it
+	// the full name of the test that the process was started for; people and tools may read it
+	envTest  = "FORKPROC_TEST"
 	envRoute = "FORKPROC_ROUTE" // the file with the route, in JSON
 	envMode  = "FORKPROC"       // set by users: "inline" runs bodies in this process
 
@@ -25,7 +26,8 @@ const (
 	firstFile = 4 // the first of the Files
 )
 
-// A route leads from the root process to a child: which Run calls to go into, from the outermost test to the innermost.
+// A route leads from the root process to a child: which Run calls to go into, from the outermost
+// test to the innermost.
 type route struct {
 	Exe   string
 	Notes uint64 // inode of the pipe for notes
@@ -43,7 +45,8 @@ type step struct {
 // self is the route to this process, nil in a root process. Written by init only.
 var self *route
 
-// startDir is where the process started. A child starts there too: it repeats the t.Chdir calls above Run itself.
+// startDir is where the process started. A child starts there too: it repeats the t.Chdir calls
+// above Run itself.
 var startDir string
 
 func init() {
@@ -57,7 +60,8 @@ func init() {
 	if b, err := os.ReadFile(file); err != nil || json.Unmarshal(b, w) != nil {
 		return
 	}
-	// The environment reaches every process that the child starts, other test binaries included. The binary tells them apart.
+	// The environment reaches every process that the child starts, other test binaries included.
+	// The binary tells them apart.
 	if exe, err := os.Executable(); err != nil || exe != w.Exe {
 		return
 	}
@@ -69,7 +73,8 @@ func init() {
 	note("hello", fmt.Sprint(os.Getpid()))
 }
 
-// takesNotes says that the descriptors came through: a wrapper may have closed them. Written by init only.
+// takesNotes says that the descriptors came through: a wrapper may have closed them. Written by
+// init only.
 var takesNotes bool
 
 // note tells the parent how far this child came.
@@ -93,7 +98,7 @@ func (w *route) place(test string) (s *step, last bool) {
 	return nil, false
 }
 
-// extend gives the steps to a child of this process for a Run call of a test.
+// extend returns the steps to a child of this process for a Run call of a test.
 func (w *route) extend(s step) []step {
 	var steps []step
 	if w != nil {
@@ -106,7 +111,8 @@ func (w *route) extend(s step) []step {
 	return append(steps, s)
 }
 
-// runHere runs the body in the child and does not return: what follows Run in the test is for the parent.
+// runHere runs the body in the child and does not return: what follows Run in the test is for the
+// parent.
 func runHere(t *testing.T, body func(*testing.T), last bool) {
 	returned, clean := false, false
 	if last {
@@ -128,9 +134,10 @@ func runHere(t *testing.T, body func(*testing.T), last bool) {
 	stop(t, last)
 }
 
-// stop ends the test now, with the result that it has. Package testing has FailNow and SkipNow for that, but nothing for a test
-// that has not failed, and SkipNow would make t.Skipped true in the body's cleanups. So it sets what FailNow sets, less the
-// failure. Should a later release rename the field, the fallback is a skip that the parent counts as a pass.
+// stop ends the test now, with the result that it has. Package testing has FailNow and SkipNow for
+// that, but nothing for a test that has not failed, and SkipNow would make t.Skipped true in the
+// body's cleanups. So it sets what FailNow sets, less the failure. Should a later release rename
+// the field, the fallback is a skip that the parent counts as a pass.
 func stop(t *testing.T, last bool) {
 	switch {
 	case t.Failed():
@@ -147,7 +154,8 @@ func stop(t *testing.T, last bool) {
 func setFinished(t *testing.T) bool {
 	v := reflect.ValueOf(t).Elem()
 	finished, mu := v.FieldByName("finished"), v.FieldByName("mu")
-	if !finished.IsValid() || finished.Kind() != reflect.Bool || !mu.IsValid() || mu.Type() != reflect.TypeFor[sync.RWMutex]() {
+	if !finished.IsValid() || finished.Kind() != reflect.Bool || !mu.IsValid() ||
+		mu.Type() != reflect.TypeFor[sync.RWMutex]() {
 		return false
 	}
 	lock := (*sync.RWMutex)(unsafe.Pointer(mu.UnsafeAddr()))
@@ -157,7 +165,8 @@ func setFinished(t *testing.T) bool {
 	return true
 }
 
-// calls counts the Run calls of the running tests, and keeps what they gave. A test leaves it when it ends.
+// calls counts the Run calls of the running tests, and keeps what they gave. A test leaves it when
+// it ends.
 var calls = struct {
 	sync.Mutex
 	prior map[*testing.T][]result

@@ -7,8 +7,8 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// Verdicts returns what a child's end says about its cause. A test that failed in the child has said why in its own output, and a
-// Go panic has its stack there: both have none here.
+// Verdicts returns what a child's end says about its cause. A test that failed in the child has
+// said why in its own output, and a Go panic has its stack there: both have none here.
 func (o *Outcome) Verdicts() []verdict.Verdict {
 	class := o.class()
 	if class == "" {
@@ -51,7 +51,8 @@ func signalClass(s syscall.Signal) verdict.Class {
 func (o *Outcome) leftovers() (list []verdict.Verdict) {
 	for _, l := range o.Leftovers {
 		list = append(list, verdict.Verdict{
-			Class: verdict.ClassLeak, Signature: verdict.Signature(verdict.ClassLeak, string(l.Kind)+" "+l.Name), Source: "forkproc",
+			Class: verdict.ClassLeak, Signature: verdict.Signature(verdict.ClassLeak,
+				string(l.Kind)+" "+l.Name), Source: "forkproc",
 			Message: "left behind: " + l.Text, Resource: string(l.Kind), Holder: l.Name,
 		})
 	}

@@ -1,5 +1,6 @@
-// Package forkproc runs the body of a test in a process of its own: a crash, an exit, a poisoned CUDA context or leaked device
-// memory ends with the child, and the parent never touches the device.
+// Package forkproc runs the body of a test in a process of its own: a crash, an exit, a poisoned
+// CUDA context or leaked device memory ends with the child, and the parent never touches the
+// device.
 //
 //	func TestGenerate(t *testing.T) {
 //		forkproc.Run(t, func(t *testing.T) {
@@ -7,18 +8,19 @@
 //		})
 //	}
 //
-// The child is a second run of the same test binary. Its subtests are subtests of the parent, with their results, output,
-// attributes and artifacts; its coverage counts; what it reads is an input of the test cache. It cannot outlive the parent, and
-// what it starts cannot outlive it.
+// The child is a second run of the same test binary. Its subtests are subtests of the parent, with
+// their results, output, attributes and artifacts; its coverage counts; what it reads is an input
+// of the test cache. It cannot outlive the parent, and what it starts cannot outlive it.
 //
-// What comes back: results, output, attributes and artifacts, and the value of Result. A variable that the body captures is a
-// copy in another process: what the body assigns to it is lost.
+// What comes back: results, output, attributes and artifacts, and the value of Result. A variable
+// that the body captures is a copy in another process: what the body assigns to it is lost.
 //
-// Without a *testing.T (Ginkgo, TestMain) and with another testing.TB (benchmarks, fuzz targets): Register a function and Call
-// it, or Run it with the TB.
+// Without a *testing.T (Ginkgo, TestMain) and with another testing.TB (benchmarks, fuzz targets):
+// Register a function and Call it, or Run it with the TB.
 //
-// What runs twice: the code above Run in the test and in the tests around it, package init and TestMain all run again in the
-// child. That includes the cleanups that such code registers. Keep devices out of it; see Main, InChild and RequireNoCUDA.
+// What runs twice: the code above Run in the test and in the tests around it, package init and
+// TestMain all run again in the child. That includes the cleanups that such code registers. Keep
+// devices out of it; see Main, InChild and RequireNoCUDA.
 //
 // # What it prints
 //
@@ -43,10 +45,12 @@
 //
 // # Environment
 //
-// FORKPROC=inline runs bodies in the parent, as a debugger does. A child has FORKPROC_TEST, the full name of its test.
+// FORKPROC=inline runs bodies in the parent, as a debugger does. A child has FORKPROC_TEST, the
+// full name of its test.
 //
 // # Other systems
 //
-// Everything above holds on Linux. Elsewhere a child has its own process group and is killed at its limit, but it outlives a
-// parent that is killed, its strays and leftovers are not found, and NoCUDA says that it cannot know.
+// Everything above holds on Linux. Elsewhere a child has its own process group and is killed at its
+// limit, but it outlives a parent that is killed, its strays and leftovers are not found, and
+// NoCUDA says that it cannot know.
 package forkproc

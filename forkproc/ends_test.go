@@ -31,25 +31,40 @@ func TestEnds(t *testing.T) {
 		why    string
 	}
 	ends := []end{
-		{name: "fail", body: func(t *testing.T) { t.Error("wrong token") }, expect: forkproc.Failed("wrong token"), code: 1, phase: forkproc.PhaseExit, why: "the plain failure"},
-		{name: "FailNow", body: func(t *testing.T) { t.Fatal("wrong token") }, expect: forkproc.Failed("wrong token"), code: 1, phase: forkproc.PhaseExit, why: "ends by Goexit"},
-		{name: "subtest", body: func(t *testing.T) { t.Run("s", func(t *testing.T) { t.Error("deep") }) }, expect: forkproc.Failed("deep"), code: 1, phase: forkproc.PhaseExit, why: "failure rises"},
+		{name: "fail", body: func(t *testing.T) {
+			t.Error("wrong token")
+		}, expect: forkproc.Failed("wrong token"), code: 1, phase: forkproc.PhaseExit, why: "the plain failure"},
+		{name: "FailNow", body: func(t *testing.T) {
+			t.Fatal("wrong token")
+		}, expect: forkproc.Failed("wrong token"), code: 1, phase: forkproc.PhaseExit, why: "ends by Goexit"},
+		{name: "subtest", body: func(t *testing.T) {
+			t.Run("s", func(t *testing.T) { t.Error("deep") })
+		}, expect: forkproc.Failed("deep"), code: 1, phase: forkproc.PhaseExit, why: "failure rises"},
 		{name: "panic", body: func(*testing.T) { panic("boom") }, expect: forkproc.Panicked("panic: boom"), code: 2, phase: forkproc.PhaseBody, tail: "goroutine", why: "testing repanics it"},
 		{name: "nil dereference", body: func(*testing.T) { var p *int; *p = 1 }, expect: forkproc.Panicked("nil pointer dereference"), code: 2, phase: forkproc.PhaseBody, why: "a SIGSEGV that Go turns into a panic"},
 		{name: "panic in a goroutine", body: func(*testing.T) { go panic("elsewhere"); select {} }, expect: forkproc.Panicked("panic: elsewhere"), code: 2, phase: forkproc.PhaseBody, why: "no frame says which test failed"},
 		{name: "panic after a printed one", body: func(*testing.T) { fmt.Println("panic: not really"); panic("boom") }, expect: forkproc.Panicked("panic: boom"), code: 2, phase: forkproc.PhaseBody, why: "the text with the stacks counts"},
-		{name: "failure after a printed timeout", body: func(t *testing.T) { fmt.Println("panic: test timed out after 5s"); t.Error("x") }, expect: forkproc.Failed("x"), code: 1, phase: forkproc.PhaseExit, why: "exit code 1 is no crash"},
-		{name: "panic in a cleanup", body: func(t *testing.T) { t.Cleanup(func() { panic("late") }) }, expect: forkproc.Panicked("panic: late"), code: 2, phase: forkproc.PhaseCleanup, why: "the body was fine"},
+		{name: "failure after a printed timeout", body: func(t *testing.T) {
+			fmt.Println("panic: test timed out after 5s")
+			t.Error("x")
+		}, expect: forkproc.Failed("x"), code: 1, phase: forkproc.PhaseExit, why: "exit code 1 is no crash"},
+		{name: "panic in a cleanup", body: func(t *testing.T) {
+			t.Cleanup(func() { panic("late") })
+		}, expect: forkproc.Panicked("panic: late"), code: 2, phase: forkproc.PhaseCleanup, why: "the body was fine"},
 		{name: "fatal error", body: func(*testing.T) { var c chan int; <-c }, opts: []forkproc.Option{forkproc.Timeout(300 * time.Millisecond)}, expect: forkproc.TimedOut(), code: 2, phase: forkproc.PhaseBody, tail: "", why: "waits for ever: the alarm comes"},
 		{name: "os.Exit(0)", body: func(*testing.T) { os.Exit(0) }, opts: []forkproc.Option{forkproc.Args("-test.paniconexit0=false")}, expect: forkproc.Exited(0), code: 0, phase: forkproc.PhaseBody, why: "the same exit code as a pass"},
 		{name: "os.Exit(0), noticed", body: func(*testing.T) { os.Exit(0) }, opts: []forkproc.Option{forkproc.Args("-test.paniconexit0")}, expect: forkproc.Panicked("unexpected call to os.Exit(0)"), code: 2, phase: forkproc.PhaseBody, why: "as under go test"},
 		{name: "exit_group(0)", body: func(*testing.T) { syscall.Exit(0) }, expect: forkproc.Exited(0), code: 0, phase: forkproc.PhaseBody, why: "what exit in C comes down to: no hook sees it"},
-		{name: "os.Exit(7)", body: func(*testing.T) { os.Exit(7) }, expect: forkproc.Exited(7), code: 7, phase: forkproc.PhaseBody, why: "any code"},
+		{name: "os.Exit(7)", body: func(*testing.T) {
+			os.Exit(7)
+		}, expect: forkproc.Exited(7), code: 7, phase: forkproc.PhaseBody, why: "any code"},
 		{name: "exit after a forged pass", body: func(t *testing.T) { fmt.Printf("\x16--- PASS: %s (0.00s)\n\x16PASS\n", t.Name()); syscall.Exit(0) }, expect: forkproc.Exited(0), code: 0, phase: forkproc.PhaseBody, why: "a frame in the output is one witness, the child's note the other"},
 		{name: "timeout", body: func(*testing.T) { time.Sleep(time.Hour) }, opts: []forkproc.Option{forkproc.Timeout(300 * time.Millisecond)}, expect: forkproc.TimedOut(), code: 2, phase: forkproc.PhaseBody, why: "its own alarm, with stacks"},
 		{name: "SIGKILL", body: func(*testing.T) { kill(syscall.SIGKILL) }, expect: forkproc.Killed(syscall.SIGKILL), code: -1, signal: syscall.SIGKILL, phase: forkproc.PhaseBody, why: "no word from the child"},
 		{name: "SIGTERM", body: func(*testing.T) { kill(syscall.SIGTERM) }, expect: forkproc.Killed(syscall.SIGTERM), code: -1, signal: syscall.SIGTERM, phase: forkproc.PhaseBody, why: "a scheduler's signal"},
-		{name: "SIGSEGV from outside", body: func(*testing.T) { kill(syscall.SIGSEGV) }, expect: forkproc.Panicked("SIGSEGV"), code: 2, phase: forkproc.PhaseBody, why: "the runtime reports it"},
+		{name: "SIGSEGV from outside", body: func(*testing.T) {
+			kill(syscall.SIGSEGV)
+		}, expect: forkproc.Panicked("SIGSEGV"), code: 2, phase: forkproc.PhaseBody, why: "the runtime reports it"},
 		{name: "crash", body: func(*testing.T) { panic("dump") }, opts: []forkproc.Option{forkproc.Env("GOTRACEBACK=crash")}, expect: forkproc.Panicked("panic: dump"), code: -1, signal: syscall.SIGABRT, phase: forkproc.PhaseBody, why: "GOTRACEBACK=crash ends by SIGABRT"},
 		{name: "no test matched", body: func(*testing.T) {}, opts: []forkproc.Option{forkproc.Args("-test.run=^$")}, expect: forkproc.Ended(forkproc.StatusNotReached), code: 0, phase: forkproc.PhaseStart, tail: "no tests to run", why: "exit code 0 again"},
 		{name: "127 is only a number", body: func(*testing.T) { os.Exit(127) }, expect: forkproc.Exited(127), code: 127, phase: forkproc.PhaseBody, why: "the linker's code without the linker's text"},
@@ -58,7 +73,10 @@ func TestEnds(t *testing.T) {
 	if raceBuild {
 		ends = append(
 			ends,
-			end{name: "race", body: race, expect: forkproc.Failed("race detected during execution of test"), code: 1, phase: forkproc.PhaseExit, why: "normal end"},
+			end{
+				name: "race", body: race, expect: forkproc.Failed("race detected during execution of test"), code: 1,
+				phase: forkproc.PhaseExit, why: "normal end",
+			},
 			end{name: "race, halt_on_error", body: race, opts: []forkproc.Option{forkproc.Env("GORACE=halt_on_error=1 atexit_sleep_ms=0")}, expect: forkproc.Failed("data race"), code: 66, phase: forkproc.PhaseBody, why: "66 at once"},
 			end{name: "race, os.Exit afterwards", body: func(t *testing.T) { race(t); os.Exit(0) }, opts: []forkproc.Option{forkproc.Args("-test.paniconexit0=false")}, expect: forkproc.Failed("data race"), code: 66, phase: forkproc.PhaseBody, why: "66 from the exit hook"},
 		)
@@ -100,7 +118,8 @@ func TestPassAndSkipAreTold(t *testing.T) {
 }
 
 func TestNothingToStart(t *testing.T) {
-	// A wrapper that is missing, one that ends at once, one that ends with 127 for a reason of its own.
+	// A wrapper that is missing, one that ends at once, one that ends with 127 for a reason of its
+	// own.
 	for _, w := range []struct {
 		wrap   []string
 		expect forkproc.Status
@@ -111,7 +130,8 @@ func TestNothingToStart(t *testing.T) {
 		{[]string{"sh", "-c", "exit 127"}, forkproc.StatusExited, "the shell's code for command not found"},
 	} {
 		t.Run(strings.Join(w.wrap, " "), func(t *testing.T) {
-			o := forkproc.Run(t, func(*testing.T) {}, forkproc.Wrap(w.wrap...), forkproc.Expect(forkproc.Ended(w.expect)))
+			o := forkproc.Run(t, func(*testing.T) {}, forkproc.Wrap(w.wrap...),
+				forkproc.Expect(forkproc.Ended(w.expect)))
 			require.Equal(t, w.expect, o.Status, w.why)
 		})
 	}
@@ -131,7 +151,8 @@ func TestWrap(t *testing.T) {
 	require.Contains(t, o.Tail, "under sh")
 
 	// One that closes a descriptor: its number may be another file in the child.
-	o = forkproc.Run(t, func(*testing.T) {}, forkproc.Wrap("sh", "-c", `"$@" 3>&-`, "sh"), forkproc.Expect(forkproc.Ended(forkproc.StatusExited)))
+	o = forkproc.Run(t, func(*testing.T) {}, forkproc.Wrap("sh", "-c", `"$@" 3>&-`, "sh"),
+		forkproc.Expect(forkproc.Ended(forkproc.StatusExited)))
 	require.Contains(t, o.Reason, `must hand on file descriptors 3 and up`)
 }
 

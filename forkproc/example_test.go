@@ -34,7 +34,8 @@ func ExampleResult() {
 	// }
 }
 
-// A Ginkgo spec has no *testing.T that could be selected by name. It calls a registered function; TestMain calls Main.
+// A Ginkgo spec has no *testing.T that could be selected by name. It calls a registered function;
+// TestMain calls Main.
 func ExampleRegister() {
 	// A package-level variable:
 	generate := forkproc.Register("generate", func(ctx context.Context, prompt []int) ([]int, error) {

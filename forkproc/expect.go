@@ -28,14 +28,16 @@ func OOMKilled() Expectation {
 	return Expectation{"killed by the OOM killer", func(o *Outcome) bool { return o.Status == StatusOOMKilled }}
 }
 
-// Exited expects the process to end with this exit code without a result of the test: os.Exit, or exit in a C library.
+// Exited expects the process to end with this exit code without a result of the test: os.Exit, or
+// exit in a C library.
 func Exited(code int) Expectation {
 	return Expectation{fmt.Sprintf("exited with code %d", code), func(o *Outcome) bool {
 		return o.Status == StatusExited && o.ExitCode == code
 	}}
 }
 
-// Panicked expects a crash whose first line contains text: "panic: …", "fatal error: …", "SIGSEGV: segmentation violation".
+// Panicked expects a crash whose first line contains text: "panic: …", "fatal error: …", "SIGSEGV:
+// segmentation violation".
 func Panicked(text string) Expectation {
 	return Expectation{fmt.Sprintf("crashed with %q", text), func(o *Outcome) bool {
 		return o.Status == StatusPanicked && strings.Contains(o.Crash, text)
@@ -52,7 +54,8 @@ func TimedOut() Expectation {
 	return Expectation{"timed out", func(o *Outcome) bool { return o.Status == StatusTimedOut }}
 }
 
-// Failed expects the test in the child to fail with text in the last lines of its output or in the verdict.
+// Failed expects the test in the child to fail with text in the last lines of its output or in the
+// verdict.
 func Failed(text string) Expectation {
 	return Expectation{fmt.Sprintf("failed with %q", text), func(o *Outcome) bool {
 		return o.Status == StatusFailed && (strings.Contains(o.Tail, text) || strings.Contains(o.Reason, text))

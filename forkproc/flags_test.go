@@ -17,7 +17,8 @@ func TestFlagsOfTheChild(t *testing.T) {
 	bin := suiteBinary(t)
 	dir := t.TempDir()
 	log := filepath.Join(dir, "parent.log")
-	out, _, code := run(t, nil, bin, "-test.run=^TestArgs$/odd/one", "-test.v=test2json", "-test.count=2", "-test.parallel=7", "-test.timeout=50s",
+	out, _, code := run(t, nil, bin, "-test.run=^TestArgs$/odd/one", "-test.v=test2json", "-test.count=2",
+		"-test.parallel=7", "-test.timeout=50s",
 		"-test.testlogfile="+log, "-test.paniconexit0", "-test.short", "-test.fullpath", "-test.failfast", "-test.shuffle=on", "-test.cpu=1",
 		"-test.outputdir="+dir, "-test.cpuprofile=cpu.out", "-test.memprofile=mem.out", "-test.trace=trace.out", "-test.blockprofile=b.out", "-test.mutexprofile=m.out")
 	require.Zero(t, code, "%s", out)
@@ -41,7 +42,8 @@ func TestFlagsOfTheChild(t *testing.T) {
 		require.NotContains(t, joined, not)
 	}
 	require.NotContains(t, string(out), "/two", "the parent's pattern excludes it")
-	require.Equal(t, 2, strings.Count(string(out), "\x16--- PASS: TestArgs/odd_(name)_*/one "), "the parent repeats, each child runs once")
+	require.Equal(t, 2, strings.Count(string(out), "\x16--- PASS: TestArgs/odd_(name)_*/one "),
+		"the parent repeats, each child runs once")
 	for _, profile := range []string{"cpu.out", "mem.out", "trace.out"} {
 		fi, err := os.Stat(filepath.Join(dir, profile))
 		require.NoError(t, err)
@@ -49,7 +51,8 @@ func TestFlagsOfTheChild(t *testing.T) {
 	}
 }
 
-// -failfast makes the parent's t.Run do nothing after a failure: results of the child must not vanish.
+// -failfast makes the parent's t.Run do nothing after a failure: results of the child must not
+// vanish.
 func TestFailFastLosesNothing(t *testing.T) {
 	out, _, code := run(t, nil, suiteBinary(t), "-test.run=^TestTree$", "-test.v", "-test.failfast")
 	require.Equal(t, 1, code)
@@ -57,9 +60,11 @@ func TestFailFastLosesNothing(t *testing.T) {
 	require.Contains(t, string(out), "log of 2", "the log of a test that came after the failure")
 }
 
-// A parent with little time gives the child less, so that the child's stacks are in the output and not the parent's.
+// A parent with little time gives the child less, so that the child's stacks are in the output and
+// not the parent's.
 func TestDeadlinesAreNested(t *testing.T) {
-	out, _, code := run(t, []string{"SUITE_HANG=1"}, suiteBinary(t), "-test.run=^TestHang$", "-test.v", "-test.timeout=2s")
+	out, _, code := run(t, []string{"SUITE_HANG=1"}, suiteBinary(t), "-test.run=^TestHang$", "-test.v",
+		"-test.timeout=2s")
 	require.Equal(t, 1, code, "the parent ends well: %s", out)
 	text := string(out)
 	require.Contains(t, text, "panic: test timed out after 1.")
@@ -73,10 +78,12 @@ func TestDebugger(t *testing.T) {
 	if _, err := exec.LookPath("gdb"); err != nil {
 		t.Skip("no gdb")
 	}
-	out, stderr, _ := run(t, nil, "gdb", "-q", "-batch", "-ex", "set confirm off", "-ex", "set auto-load off", "-ex", "run", "--args", suiteBinary(t), "-test.run=^(TestSkip|TestExpected)$", "-test.v")
+	out, stderr, _ := run(t, nil, "gdb", "-q", "-batch", "-ex", "set confirm off", "-ex", "set auto-load off", "-ex",
+		"run", "--args", suiteBinary(t), "-test.run=^(TestSkip|TestExpected)$", "-test.v")
 	if strings.Contains(string(stderr), "Operation not permitted") {
 		t.Skip("ptrace is not permitted here")
 	}
-	require.Regexp(t, `forkproc: a debugger \(pid \d+\) is attached: the body runs in this process, without isolation`, string(out))
+	require.Regexp(t, `forkproc: a debugger \(pid \d+\) is attached: the body runs in this process, without isolation`,
+		string(out))
 	require.Regexp(t, `forkproc: a debugger \(pid \d+\) is attached, so there is no child that could end as expected \(crashed with "wanted"\)`, string(out))
 }

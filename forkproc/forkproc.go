@@ -15,12 +15,14 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// Run runs body in a process of its own and repeats in t what happens there: output while it comes, subtests of any depth with
-// their results, skips, attributes, artifacts. It fails t when the child fails, dies, leaves something behind, or gives no
-// result. It must be called from the goroutine of the test.
+// Run runs body in a process of its own and repeats in t what happens there: output while it comes,
+// subtests of any depth with their results, skips, attributes, artifacts. It fails t when the child
+// fails, dies, leaves something behind, or gives no result. It must be called from the goroutine of
+// the test.
 //
-// The child is a second run of this test binary that selects t by name. It runs the code above Run again, in t, in the tests
-// around t and in TestMain; code below Run is for the parent only. A failed or skipped child ends t, as FailNow and SkipNow do.
+// The child is a second run of this test binary that selects t by name. It runs the code above Run
+// again, in t, in the tests around t and in TestMain; code below Run is for the parent only. A
+// failed or skipped child ends t, as FailNow and SkipNow do.
 func Run(t *testing.T, body func(t *testing.T), opts ...Option) Outcome {
 	t.Helper()
 	return run(t, body, opts).Outcome
@@ -60,9 +62,9 @@ func run(t *testing.T, body func(t *testing.T), opts []Option) result {
 //
 //	func TestMain(m *testing.M) { forkproc.Main(m, func() { setUpOnceInTheParent() }) }
 //
-// The set-up functions run in the root process only; a child, which runs TestMain too, goes straight to its test. Without Main a
-// child repeats whatever TestMain does, and a parent that touches a device there has done so before Run. The child of a Func
-// ends in Main.
+// The set-up functions run in the root process only; a child, which runs TestMain too, goes
+// straight to its test. Without Main a child repeats whatever TestMain does, and a parent that
+// touches a device there has done so before Run. The child of a Func ends in Main.
 func Main(m *testing.M, setUp ...func()) {
 	if self != nil && self.Call != nil {
 		self.Call.serve()
@@ -151,11 +153,15 @@ func childEnv(vars []string, tmp string) []string {
 	}
 	set("GORACE", "atexit_sleep_ms=0")  // a race build sleeps one second at its end
 	set("GODEBUG", "tracebacklabels=1") // whose goroutine it is, in the stacks of a timeout
-	env = append(env, "TMPDIR="+tmp, "PWD="+startDir, verdict.Env+"="+map[bool]string{true: "1", false: "0"}[verdict.Wanted()])
+	env = append(env, "TMPDIR="+tmp, "PWD="+startDir, verdict.Env+"="+map[bool]string{
+		true:  "1",
+		false: "0",
+	}[verdict.Wanted()])
 	return append(env, vars...)
 }
 
-// leaveRoute writes the route to the child where the child will look for it. It may be long: outcomes are in it.
+// leaveRoute writes the route to the child where the child will look for it. It may be long:
+// outcomes are in it.
 func (c *child) leaveRoute(notes *os.File) error {
 	c.route.Notes = proc.Inode(int(notes.Fd()))
 	b, err := json.Marshal(c.route)
@@ -165,7 +171,8 @@ func (c *child) leaveRoute(notes *os.File) error {
 	return os.WriteFile(filepath.Join(c.tmp, routeName), b, 0o600)
 }
 
-// run starts the child, lets play take what it prints, and returns when it is dead and so is all that it started.
+// run starts the child, lets play take what it prints, and returns when it is dead and so is all
+// that it started.
 func (c *child) run(ctx context.Context, play func()) Outcome {
 	defer os.RemoveAll(c.tmp)
 	defer c.enter()()

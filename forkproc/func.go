@@ -13,11 +13,12 @@ import (
 	"time"
 )
 
-// A Func is a function that runs in a process of its own without a test around it: from a Ginkgo spec, TestMain, a benchmark
-// or a fuzz target. Register makes one.
+// A Func is a function that runs in a process of its own without a test around it: from a Ginkgo
+// spec, TestMain, a benchmark or a fuzz target. Register makes one.
 //
-// The child is a second run of this binary that calls the function from Main, so TestMain must call forkproc.Main. The argument
-// and the value cross in JSON; nothing else does: variables that a test has set have their initial values in the child.
+// The child is a second run of this binary that calls the function from Main, so TestMain must call
+// forkproc.Main. The argument and the value cross in JSON; nothing else does: variables that a test
+// has set have their initial values in the child.
 type Func[A, R any] struct{ name string }
 
 // call says which function a child calls.
@@ -29,7 +30,8 @@ type call struct {
 // functions has what Register was given, in a form without types. Written by package init only.
 var functions = map[string]func(context.Context, json.RawMessage) (any, error){}
 
-// Register makes f callable under a name that no other function of the binary has. Call it from a package-level variable:
+// Register makes f callable under a name that no other function of the binary has. Call it from a
+// package-level variable:
 //
 //	var load = forkproc.Register("load", func(ctx context.Context, path string) (Stats, error) { ... })
 func Register[A, R any](name string, f func(context.Context, A) (R, error)) *Func[A, R] {
@@ -60,9 +62,9 @@ type Error struct {
 
 func (e *Error) Error() string { return e.msg }
 
-// Call calls the function in a child and returns its value. The error is an *Error when a child ran; with leftovers, the value
-// is valid too. When ctx ends, the child and all that it started are killed. What the child prints goes to Output; the last
-// lines are in the outcome.
+// Call calls the function in a child and returns its value. The error is an *Error when a child
+// ran; with leftovers, the value is valid too. When ctx ends, the child and all that it started are
+// killed. What the child prints goes to Output; the last lines are in the outcome.
 func (f *Func[A, R]) Call(ctx context.Context, arg A, opts ...Option) (value R, err error) {
 	b, err := json.Marshal(arg)
 	if err != nil {
@@ -90,7 +92,8 @@ func (f *Func[A, R]) Call(ctx context.Context, arg A, opts ...Option) (value R, 
 	return value, json.Unmarshal(c.value, &value)
 }
 
-// Run is Call for a test, a benchmark or a fuzz target: it ends tb when there is no value, and prints there.
+// Run is Call for a test, a benchmark or a fuzz target: it ends tb when there is no value, and
+// prints there.
 func (f *Func[A, R]) Run(tb testing.TB, arg A, opts ...Option) R {
 	tb.Helper()
 	value, err := f.Call(tb.Context(), arg, append([]Option{Output(tb.Output())}, opts...)...)
@@ -138,7 +141,8 @@ func (c *call) serve() {
 	}
 	f := functions[c.Name]
 	if f == nil {
-		fmt.Fprintf(os.Stderr, "forkproc: no function %q is registered: call Register from a package-level variable\n", c.Name)
+		fmt.Fprintf(os.Stderr, "forkproc: no function %q is registered: call Register from a package-level variable\n",
+			c.Name)
 		os.Exit(1)
 	}
 	note("begin")

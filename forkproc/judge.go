@@ -17,8 +17,9 @@ type judgment struct {
 
 const missingLibrary = "a C library is missing or older than the one it was built with; with NVML: call Init first and check its result"
 
-// judge returns the verdict. Two witnesses must agree on a pass: the framed stream says that the test passed, and the child said
-// over its private pipe that it came to the end of the body's cleanups. Every other way to exit code 0 is a failure.
+// judge returns the verdict. Two witnesses must agree on a pass: the framed stream says that the
+// test passed, and the child said over its private pipe that it came to the end of the body's
+// cleanups. Every other way to exit code 0 is a failure.
 func (f *facts) judge() judgment {
 	if f.panicLine != "" && f.failed != "" && len(f.running) == 0 {
 		f.running = []string{f.failed}
@@ -28,7 +29,8 @@ func (f *facts) judge() judgment {
 	case f.startErr != nil:
 		return judgment{StatusNotStarted, fmt.Sprintf("did not start: %v", f.startErr), ""}
 	case f.crashed() && strings.HasPrefix(f.panicLine, "panic: test timed out after "):
-		return judgment{StatusTimedOut, fmt.Sprintf("ran into its time limit of %v%s; its stacks are in the output", f.limit, where), ""}
+		return judgment{StatusTimedOut, fmt.Sprintf("ran into its time limit of %v%s; its stacks are in the output",
+			f.limit, where), ""}
 	case f.canceled != nil:
 		return judgment{StatusTimedOut, fmt.Sprintf("was killed%s: %v", where, f.canceled), ""}
 	case f.stuck:
@@ -48,7 +50,8 @@ func (f *facts) judge() judgment {
 	case f.signal != 0:
 		return judgment{StatusKilled, fmt.Sprintf("was killed by %s%s", proc.SignalName(f.signal), where), ""}
 	case f.exitCode == 127 && f.linker != "":
-		return judgment{StatusNotStarted, fmt.Sprintf("was ended by the dynamic linker (exit code 127)%s: %s", where, f.linker), missingLibrary}
+		return judgment{StatusNotStarted, fmt.Sprintf("was ended by the dynamic linker (exit code 127)%s: %s", where,
+			f.linker), missingLibrary}
 	case f.returned != "":
 		return judgment{StatusFailed, "returned an error: " + f.returned, ""}
 	case f.verdict == "fail":
@@ -60,10 +63,16 @@ func (f *facts) judge() judgment {
 		return judgment{StatusFailed, fmt.Sprintf("was ended by the race detector (exit code 66)%s: data race, see WARNING: DATA RACE in the output", where), ""}
 	case f.verdict == "":
 		if f.exitCode == 0 && !f.begun && f.ready && f.call {
-			return judgment{StatusNotReached, "never came to forkproc.Main: exit code 0 and no result", "TestMain must call it, or the child finds no test to run"}
+			return judgment{
+				StatusNotReached, "never came to forkproc.Main: exit code 0 and no result",
+				"TestMain must call it, or the child finds no test to run",
+			}
 		}
 		if f.exitCode == 0 && !f.begun && f.ready {
-			return judgment{StatusNotReached, "ran no test of this name, or its TestMain left before: exit code 0 and no result", ""}
+			return judgment{
+				StatusNotReached,
+				"ran no test of this name, or its TestMain left before: exit code 0 and no result", "",
+			}
 		}
 		hint := ""
 		if f.exitCode == 0 {
@@ -72,7 +81,8 @@ func (f *facts) judge() judgment {
 		if !f.begun {
 			return judgment{StatusExited, fmt.Sprintf("exited with code %d%s%s", f.exitCode, where, hint), ""}
 		}
-		return judgment{StatusExited, fmt.Sprintf("exited with code %d before the %s finished%s%s", f.exitCode, f.what(), where, hint), ""}
+		return judgment{StatusExited, fmt.Sprintf("exited with code %d before the %s finished%s%s", f.exitCode,
+			f.what(), where, hint), ""}
 	case !f.ready && f.wrapper != "":
 		return judgment{StatusExited, fmt.Sprintf("printed a result (%s) but none of its notes came through: %q must hand on file descriptors 3 and up", f.verdict, f.wrapper), ""}
 	case !f.begun:
@@ -84,7 +94,8 @@ func (f *facts) judge() judgment {
 		if f.race {
 			hint = "a data race outside of the test"
 		}
-		return judgment{StatusFailed, fmt.Sprintf("ended the test (%s) but then exited with code %d: %s", f.verdict, f.exitCode, hint), ""}
+		return judgment{StatusFailed, fmt.Sprintf("ended the test (%s) but then exited with code %d: %s", f.verdict,
+			f.exitCode, hint), ""}
 	case f.verdict == "skip" && !f.bodyPass:
 		return judgment{StatusSkipped, "skipped", ""}
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/enginetest/enginetest/internal/proc"
 )
 
-// A leftover is a finding with all that Accept's patterns are matched with besides its name and text.
+// A leftover is a finding with all that Accept's patterns are matched with besides its name and
+// text.
 type leftover struct {
 	Leftover
 	also []string
@@ -60,7 +61,8 @@ func (c *config) accepts(l leftover) bool {
 	return false
 }
 
-// running are the children of this process, so that a leftover whose maker cannot be known is not blamed on one of several.
+// running are the children of this process, so that a leftover whose maker cannot be known is not
+// blamed on one of several.
 var running = struct {
 	sync.Mutex
 	children map[*child]bool

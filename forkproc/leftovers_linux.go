@@ -14,8 +14,8 @@ import (
 	"github.com/enginetest/enginetest/internal/proc"
 )
 
-// A snapshot is what was there before the child: the names of shared memory of both kinds, and when the folders last changed in
-// which sockets are looked for.
+// A snapshot is what was there before the child: the names of shared memory of both kinds, and when
+// the folders last changed in which sockets are looked for.
 type snapshot struct {
 	shm     map[string]bool
 	folders map[string]int64
@@ -51,7 +51,8 @@ func (c *child) candidates(before snapshot) []string {
 			names = append(names, name)
 		}
 	}
-	// A socket's inode does not change after it is made; file times lag behind the clock by a tick of the kernel.
+	// A socket's inode does not change after it is made; file times lag behind the clock by a tick
+	// of the kernel.
 	since := c.start.Add(-20 * time.Millisecond).UnixNano()
 	for dir, when := range before.folders {
 		if changed(dir) == when {
@@ -70,7 +71,8 @@ func (c *child) candidates(before snapshot) []string {
 	return names
 }
 
-// readDir is os.ReadDir without a note in the test log: what is in the working folder is no input of the test.
+// readDir is os.ReadDir without a note in the test log: what is in the working folder is no input
+// of the test.
 func readDir(dir string) []fs.DirEntry {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -82,7 +84,8 @@ func readDir(dir string) []fs.DirEntry {
 	return entries
 }
 
-// newFiles are the names that are there now, were not before, belong to this user, and that no living process uses.
+// newFiles are the names that are there now, were not before, belong to this user, and that no
+// living process uses.
 func (c *child) newFiles(before snapshot) []leftover {
 	var found []leftover
 	for _, path := range c.candidates(before) {
@@ -92,7 +95,8 @@ func (c *child) newFiles(before snapshot) []leftover {
 		}
 		kind, text := LeftoverSocket, fmt.Sprintf("socket %s; to remove it: rm %s", path, path)
 		if strings.HasPrefix(path, "/dev/shm/") {
-			kind, text = LeftoverSharedMemory, fmt.Sprintf("shared memory %s (%s); to remove it: rm -r %s", path, bytesText(st.Size), path)
+			kind, text = LeftoverSharedMemory, fmt.Sprintf("shared memory %s (%s); to remove it: rm -r %s", path,
+				bytesText(st.Size), path)
 		}
 		found = append(found, leftover{Leftover: Leftover{Kind: kind, Name: path, Text: text}})
 	}

@@ -41,16 +41,21 @@ func TestLeftovers(t *testing.T) {
 		want   string
 		accept string
 	}{
-		{"process", func(t *testing.T) { require.NoError(t, exec.Command("sleep", "71").Start()) }, `process \d+ \(sleep 71\), re-parented, killed now`, "sleep"},
+		{"process", func(t *testing.T) {
+			require.NoError(t, exec.Command("sleep", "71").Start())
+		}, `process \d+ \(sleep 71\), re-parented, killed now`, "sleep"},
 		{"daemon", func(t *testing.T) {
 			// It waits for its child to be sleep, and not a copy of sh any more.
-			require.NoError(t, exec.Command("setsid", "sh", "-c", "sleep 72 >/dev/null 2>&1 & until grep -q ^sleep /proc/$!/comm; do :; done").Run())
+			require.NoError(t, exec.Command("setsid", "sh", "-c",
+				"sleep 72 >/dev/null 2>&1 & until grep -q ^sleep /proc/$!/comm; do :; done").Run())
 		}, `process \d+ \(sleep 72\), setsid, re-parented, killed now`, "sleep"},
 		{"daemon without a trace", func(t *testing.T) {
 			require.NoError(t, exec.Command("sh", "-c", "(env -i setsid sleep 75 </dev/null >/dev/null 2>&1 3>&- & until grep -q ^sleep /proc/$!/comm; do :; done) 3>&-").Run())
 		}, `process \d+ \(sleep 75\), setsid, re-parented, cleared environment, killed now`, "sleep"},
 		{"server", startServer, `process \d+ \(.*\), re-parented, listening on tcp 127.0.0.1:\d+, killed now`, "*"},
-		{"shared memory", func(t *testing.T) { require.NoError(t, os.WriteFile(shm, make([]byte, 4096), 0o600)) }, `shared memory ` + shm + ` \(4096 bytes\); to remove it: rm -r ` + shm, "/dev/shm/forkproc-test-*"},
+		{"shared memory", func(t *testing.T) {
+			require.NoError(t, os.WriteFile(shm, make([]byte, 4096), 0o600))
+		}, `shared memory ` + shm + ` \(4096 bytes\); to remove it: rm -r ` + shm, "/dev/shm/forkproc-test-*"},
 		{"System V shared memory", func(t *testing.T) {
 			_, err := unix.SysvShmGet(unix.IPC_PRIVATE, 8192, unix.IPC_CREAT|0o600)
 			require.NoError(t, err)
@@ -101,7 +106,8 @@ func removeSegments() {
 	b, _ := os.ReadFile("/proc/sysvipc/shm")
 	for line := range strings.Lines(string(b)) {
 		var key, id, perms, size, cpid int
-		if n, _ := fmt.Sscan(line, &key, &id, &perms, &size, &cpid); n == 5 && size == 8192 && syscall.Kill(cpid, 0) != nil {
+		if n, _ := fmt.Sscan(line, &key, &id, &perms, &size, &cpid); n == 5 && size == 8192 &&
+			syscall.Kill(cpid, 0) != nil {
 			_, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
 		}
 	}

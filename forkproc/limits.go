@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// limits are counted from the start of the child. Each later one is a grace after the one before, so that the inner wait, which
-// has more to say, ends first: the child's own alarm prints its stacks; a child that is too stuck for that gets SIGQUIT; one
-// that is too stuck for that gets SIGKILL; and all is over one grace before the alarm of the parent.
+// limits are counted from the start of the child. Each later one is a grace after the one before,
+// so that the inner wait, which has more to say, ends first: the child's own alarm prints its
+// stacks; a child that is too stuck for that gets SIGQUIT; one that is too stuck for that gets
+// SIGKILL; and all is over one grace before the alarm of the parent.
 type limits struct {
 	child  time.Duration // 0: none, and none of the others
 	quit   time.Duration
@@ -17,11 +18,13 @@ type limits struct {
 }
 
 const (
-	minGrace = 100 * time.Millisecond // enough to read the output of a process that ends; as in the go command's own tests
+	// enough to read the output of a process that ends; as in the go command's own tests
+	minGrace = 100 * time.Millisecond
 	maxGrace = 5 * time.Second
 )
 
-// newLimits divides what is left until the deadline (zero: none) of the test. The grace is 5 % of it, from 100 ms to 5 s.
+// newLimits divides what is left until the deadline (zero: none) of the test. The grace is 5 % of
+// it, from 100 ms to 5 s.
 func newLimits(now, deadline time.Time, timeout, grace time.Duration) (limits, error) {
 	l := limits{grace: maxGrace, child: timeout}
 	if grace > 0 {

@@ -113,9 +113,22 @@ func TestSuiteInEveryMode(t *testing.T) {
 		args []string
 		want map[string]string
 	}{
-		{"json", "the stream of the children must not be doubled, their files are where the event says", nil, []string{"-json", "-artifacts", "-outputdir", dir}, suiteResults},
-		{"race", "a race in the child fails its test, at no second per child", []string{"SUITE_RACE=1"}, []string{"-json", "-race"}, raced},
-		{"cover", "counters of the children are merged", nil, []string{"-json", "-coverprofile", profile}, suiteResults},
+		{
+			"json", "the stream of the children must not be doubled, their files are where the event says", nil,
+			[]string{"-json", "-artifacts", "-outputdir", dir},
+			suiteResults,
+		},
+		{
+			"race", "a race in the child fails its test, at no second per child",
+			[]string{"SUITE_RACE=1"},
+			[]string{"-json", "-race"},
+			raced,
+		},
+		{
+			"cover", "counters of the children are merged", nil,
+			[]string{"-json", "-coverprofile", profile},
+			suiteResults,
+		},
 	}
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
@@ -133,7 +146,8 @@ func TestSuiteInEveryMode(t *testing.T) {
 				require.Contains(t, outputOf(events, "TestRace"), "WARNING: DATA RACE")
 				require.Contains(t, outputOf(events, "TestRace"), "race detected during execution of test")
 				require.Contains(t, outputOf(events, "TestRaceHalts"), "ended by the race detector (exit code 66)")
-				require.Contains(t, outputOf(events, "TestRaceHalts"), "to repeat: go test -race github.com/enginetest/enginetest/forkproc/testdata/suite -run")
+				require.Contains(t, outputOf(events, "TestRaceHalts"),
+					"to repeat: go test -race github.com/enginetest/enginetest/forkproc/testdata/suite -run")
 				require.Contains(t, outputOf(events, "TestRaceThenExit"), "ended by the race detector (exit code 66)")
 			case "cover":
 				require.Contains(t, outputOf(events, ""), "coverage: 100.0% of statements")
@@ -147,7 +161,8 @@ func TestSuiteInEveryMode(t *testing.T) {
 		cmd.Stdin = bytes.NewReader(out)
 		converted, err := cmd.Output()
 		require.NoError(t, err)
-		// Plain -v text is ambiguous: here an indented "--- FAIL: TestForged" in the output counts as a result.
+		// Plain -v text is ambiguous: here an indented "--- FAIL: TestForged" in the output counts
+		// as a result.
 		var events []jsonEvent
 		for _, e := range decode(t, converted) {
 			if e.Test != "TestForged" {
@@ -176,14 +191,16 @@ func TestSuiteInEveryMode(t *testing.T) {
 		for _, result := range suiteResults {
 			count[result]++
 		}
-		require.Contains(t, string(out), fmt.Sprintf("DONE %d tests, %d skipped, %d failures", len(suiteResults), count["skip"], count["fail"]))
+		require.Contains(t, string(out), fmt.Sprintf("DONE %d tests, %d skipped, %d failures", len(suiteResults),
+			count["skip"], count["fail"]))
 		b, err := os.ReadFile(file)
 		require.NoError(t, err)
 		checkEvents(t, decode(t, b), suiteResults)
 	})
 	t.Run("gotestsum rerun", func(t *testing.T) {
 		t.Parallel()
-		out, stderr, _ := run(t, nil, "gotestsum", "--format", "testname", "--packages", "./testdata/suite", "--rerun-fails=1", "--", "-count=1", "-run=^TestPanic$")
+		out, stderr, _ := run(t, nil, "gotestsum", "--format", "testname", "--packages", "./testdata/suite",
+			"--rerun-fails=1", "--", "-count=1", "-run=^TestPanic$")
 		require.NotContains(t, string(stderr), "suspected panic", "a relayed panic must not stop reruns")
 		require.Contains(t, string(out), "TestPanic/culprit (re-run 1)", "%s%s", out, stderr)
 	})
@@ -205,7 +222,10 @@ func checkSuiteOutput(t *testing.T, events []jsonEvent) {
 		require.Regexp(t, want, outputOf(events, test), test)
 	}
 	out := outputOf(events, "TestOutput")
-	for _, line := range []string{"    PASS\n", "    FAIL\n", "    panic: not really\n", "    to stderr\n", "    the end without a newline\n", "    middle ^V of the line\n"} {
+	for _, line := range []string{
+		"    PASS\n", "    FAIL\n", "    panic: not really\n", "    to stderr\n",
+		"    the end without a newline\n", "    middle ^V of the line\n",
+	} {
 		require.Contains(t, out, line)
 	}
 	require.NotContains(t, out, "coverage:")
@@ -232,7 +252,8 @@ func checkArtifacts(t *testing.T, events []jsonEvent) {
 	b, err := os.ReadFile(filepath.Join(paths[0], "from-child.txt"))
 	require.NoError(t, err)
 	require.Equal(t, "x", string(b))
-	require.Contains(t, outputOf(events, "TestArtifacts"), "wrote to "+paths[0], "the log names the folder where the files are now")
+	require.Contains(t, outputOf(events, "TestArtifacts"), "wrote to "+paths[0],
+		"the log names the folder where the files are now")
 }
 
 // Ends that only C can make (go-testing 6.2), in a package with cgo.
@@ -252,8 +273,10 @@ func TestEndsFromC(t *testing.T) {
 	} {
 		require.Regexp(t, want, outputOf(events, test), "%s\n%s", test, stderr)
 	}
-	out, _, _ = run(t, []string{"CGO_ENABLED=1", "CSUITE_EXIT=1"}, "go", "test", "-count=1", "-json", "-run=TestExit$", "./testdata/csuite")
-	require.Regexp(t, `ran no test of this name, or its TestMain left before: exit code 0 and no result`, outputOf(decode(t, out), "TestExit"),
+	out, _, _ = run(t, []string{"CGO_ENABLED=1", "CSUITE_EXIT=1"}, "go", "test", "-count=1", "-json", "-run=TestExit$",
+		"./testdata/csuite")
+	require.Regexp(t, `ran no test of this name, or its TestMain left before: exit code 0 and no result`,
+		outputOf(decode(t, out), "TestExit"),
 		"an exit in TestMain, before any test")
 }
 
@@ -287,7 +310,9 @@ func TestMain(m *testing.M) {
 	if forkproc.InChild() || os.Getenv("FORKPROC_HELPER") != "" {
 		forkproc.Main(m)
 	}
-	if signal.Ignored(os.Interrupt) { // as under nohup and in a script's background; then so would what is started here, if this did not catch it
+	// as under nohup and in a script's background; then so would what is started here, if this did
+	// not catch it
+	if signal.Ignored(os.Interrupt) {
 		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
 	}
 	var err error
@@ -300,7 +325,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// A changed file, or variable, that only the child looks at makes the go command run the test again (6.5).
+// A changed file, or variable, that only the child looks at makes the go command run the test again
+// (6.5).
 func TestCacheSeesTheChildsInputs(t *testing.T) {
 	inputs := filepath.Join("testdata", "suite", "inputs")
 	require.NoError(t, os.MkdirAll(inputs, 0o755))
@@ -315,7 +341,8 @@ func TestCacheSeesTheChildsInputs(t *testing.T) {
 	cached := regexp.MustCompile(`\(cached\)`)
 	is := func(why string, want bool, name string) {
 		t.Helper()
-		out, stderr, _ := run(t, []string{"SUITE_INPUT=" + name}, "go", "test", "-run=^TestInput$", "-v", "./testdata/suite")
+		out, stderr, _ := run(t, []string{"SUITE_INPUT=" + name}, "go", "test", "-run=^TestInput$", "-v",
+			"./testdata/suite")
 		require.Equal(t, want, cached.Match(out), "%s\n%s%s", why, out, stderr)
 	}
 	write("a", "1")
@@ -330,7 +357,7 @@ func TestCacheSeesTheChildsInputs(t *testing.T) {
 
 var clock = time.Now().Add(-time.Hour)
 
-// fileTime gives another time in the past at each call.
+// fileTime returns another time in the past at each call.
 func fileTime(t *testing.T) time.Time {
 	t.Helper()
 	clock = clock.Add(time.Second)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A CUDAError says that this process has initialised CUDA: a child started by fork without exec could not use it any more, and
-// device memory is held here until this process ends.
+// A CUDAError says that this process has initialised CUDA: a child started by fork without exec
+// could not use it any more, and device memory is held here until this process ends.
 type CUDAError struct {
 	Evidence []string // what shows it, the strongest first
 	Suspects []string // libraries and threads in this process that work with CUDA
@@ -22,7 +22,8 @@ func (e *CUDAError) Error() string {
 	return s + "\n    run what needs the device inside of forkproc.Run, and keep it out of init and TestMain (forkproc.Main)"
 }
 
-// RequireNoCUDA ends the test when NoCUDA finds that this process has initialised CUDA, or cannot tell.
+// RequireNoCUDA ends the test when NoCUDA finds that this process has initialised CUDA, or cannot
+// tell.
 func RequireNoCUDA(tb testing.TB) {
 	tb.Helper()
 	if err := NoCUDA(); err != nil {
@@ -39,11 +40,12 @@ type traces struct {
 	countBy string   // why it could not be asked, when it is mapped
 }
 
-// cudaNotInitialized is CUDA_ERROR_NOT_INITIALIZED: every call gives it before cuInit, and forever after a fork.
+// cudaNotInitialized is CUDA_ERROR_NOT_INITIALIZED: every call gives it before cuInit, and forever
+// after a fork.
 const cudaNotInitialized = 3
 
-// judge trusts the driver's own answer most. NVML maps libcuda and opens the device files too, so these alone prove nothing, but
-// only an initialised driver maps a device file.
+// judge trusts the driver's own answer most. NVML maps libcuda and opens the device files too, so
+// these alone prove nothing, but only an initialised driver maps a device file.
 func (tr *traces) judge() error {
 	e := &CUDAError{}
 	libcuda, mapped := "", map[string]bool{}
@@ -64,14 +66,16 @@ func (tr *traces) judge() error {
 		}
 	}
 	if tr.count != nil && *tr.count != cudaNotInitialized {
-		e.Evidence = append(e.Evidence, fmt.Sprintf("cuDeviceGetCount of %s returns %d, not CUDA_ERROR_NOT_INITIALIZED (3)", libcuda, *tr.count))
+		e.Evidence = append(e.Evidence,
+			fmt.Sprintf("cuDeviceGetCount of %s returns %d, not CUDA_ERROR_NOT_INITIALIZED (3)", libcuda, *tr.count))
 	}
 	if len(mapped) > 0 {
 		e.Evidence = append(e.Evidence, "mapped "+strings.Join(sorted(mapped), ", "))
 	}
 	if len(e.Evidence) == 0 {
 		if tr.countBy != "" {
-			return fmt.Errorf("cannot tell whether this process has initialised CUDA: %s is mapped but %s", libcuda, tr.countBy)
+			return fmt.Errorf("cannot tell whether this process has initialised CUDA: %s is mapped but %s", libcuda,
+				tr.countBy)
 		}
 		return nil
 	}
@@ -95,7 +99,10 @@ func (tr *traces) judge() error {
 }
 
 func isCUDALibrary(base string) bool {
-	for _, prefix := range []string{"libcudart", "libcublas", "libcudnn", "libnccl", "libnvidia-ml", "libtorch", "libc10_cuda", "libggml-cuda", "libonnxruntime_providers_cuda"} {
+	for _, prefix := range []string{
+		"libcudart", "libcublas", "libcudnn", "libnccl", "libnvidia-ml", "libtorch",
+		"libc10_cuda", "libggml-cuda", "libonnxruntime_providers_cuda",
+	} {
 		if strings.HasPrefix(base, prefix) {
 			return true
 		}

@@ -10,8 +10,9 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// NoCUDA returns nil when this process has not initialised CUDA, a *CUDAError when it has, and another error when that cannot be
-// known. It loads nothing and opens no device: it reads /proc/self, and asks libcuda only where that is loaded already.
+// NoCUDA returns nil when this process has not initialised CUDA, a *CUDAError when it has, and
+// another error when that cannot be known. It loads nothing and opens no device: it reads
+// /proc/self, and asks libcuda only where that is loaded already.
 func NoCUDA() error {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -60,7 +61,7 @@ func (tr *traces) askDriver() {
 	tr.count = &status
 }
 
-// mappedLibcuda gives the names that the loaded library may be known by.
+// mappedLibcuda returns the names that the loaded library may be known by.
 func mappedLibcuda(maps string) []string {
 	names := []string{"libcuda.so.1"}
 	for line := range strings.Lines(maps) {

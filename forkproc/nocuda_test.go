@@ -35,12 +35,31 @@ func TestTracesOfCUDA(t *testing.T) {
 		why  string
 	}{
 		{traces{maps: cleanMaps}, nil, "no trace of the driver"},
-		{traces{maps: maps(lib), files: []string{"/dev/nvidia0", "/dev/nvidiactl"}, count: &three}, nil, "after nvmlInit: libcuda is mapped, device files are open, CUDA is not initialised"},
+		{
+			traces{maps: maps(lib), files: []string{"/dev/nvidia0", "/dev/nvidiactl"}, count: &three},
+			nil,
+			"after nvmlInit: libcuda is mapped, device files are open, CUDA is not initialised",
+		},
 		{traces{maps: maps(lib), count: &three}, nil, "after nvmlShutdown"},
-		{traces{maps: maps(lib, "/dev/nvidia0", "/dev/nvidiactl"), files: []string{"/dev/nvidia0"}, count: &zero}, []string{"cuDeviceGetCount of " + lib + " returns 0", "mapped /dev/nvidia0, /dev/nvidiactl", "open /dev/nvidia0"}, "after cuInit"},
+		{
+			traces{maps: maps(lib, "/dev/nvidia0", "/dev/nvidiactl"), files: []string{"/dev/nvidia0"}, count: &zero},
+			[]string{
+				"cuDeviceGetCount of " + lib + " returns 0", "mapped /dev/nvidia0, /dev/nvidiactl",
+				"open /dev/nvidia0",
+			},
+			"after cuInit",
+		},
 		{traces{maps: maps(lib), count: &zero}, []string{"returns 0"}, "the driver's word alone"},
-		{traces{maps: maps("/dev/nvidia-uvm")}, []string{"mapped /dev/nvidia-uvm"}, "a driver linked in under another name"},
-		{traces{maps: maps(lib), countBy: "it has no cuDeviceGetCount"}, []string{"cannot tell", "is mapped but it has no cuDeviceGetCount"}, "no answer is not a good one"},
+		{
+			traces{maps: maps("/dev/nvidia-uvm")},
+			[]string{"mapped /dev/nvidia-uvm"},
+			"a driver linked in under another name",
+		},
+		{
+			traces{maps: maps(lib), countBy: "it has no cuDeviceGetCount"},
+			[]string{"cannot tell", "is mapped but it has no cuDeviceGetCount"},
+			"no answer is not a good one",
+		},
 		{traces{maps: maps(lib, "/opt/libcudart.so.12", "/opt/libtorch_cuda.so"), count: &zero, threads: []string{"app", "cuda-EvtHandlr"}}, []string{"in this process: libcudart.so.12, libtorch_cuda.so, thread cuda-EvtHandlr"}, "who may have done it"},
 	} {
 		err := c.tr.judge()
@@ -111,18 +130,45 @@ func TestJudge(t *testing.T) {
 		{with(func(f *facts) { f.verdict = "skip"; f.bodyPass = true }), StatusPassed, "passed", "stop's fallback"},
 		{with(func(f *facts) { f.ended = false }), StatusExited, "did not confirm", "the stream alone is no witness"},
 		{with(func(f *facts) { f.verdict = "" }), StatusExited, "exited with code 0 before the test finished, after the test had ended", "the note alone is none either"},
-		{with(func(f *facts) { f.exitCode = 3 }), StatusFailed, "but then exited with code 3: TestMain", "a pass is not one when the process fails"},
-		{with(func(f *facts) { f.exitCode = 66; f.race = true; f.verdict = "" }), StatusFailed, "ended by the race detector (exit code 66)", ""},
+		{with(func(f *facts) {
+			f.exitCode = 3
+		}), StatusFailed, "but then exited with code 3: TestMain", "a pass is not one when the process fails"},
+		{with(func(f *facts) {
+			f.exitCode = 66
+			f.race = true
+			f.verdict = ""
+		}), StatusFailed, "ended by the race detector (exit code 66)", ""},
 		{with(func(f *facts) { f.exitCode = 1; f.race = true }), StatusFailed, "a data race outside of the test", ""},
-		{facts{ready: true, verdict: "skip"}, StatusNotReached, "without reaching forkproc.Run", "the test took another way"},
+		{
+			facts{ready: true, verdict: "skip"},
+			StatusNotReached, "without reaching forkproc.Run",
+			"the test took another way",
+		},
 		{facts{ready: true}, StatusNotReached, "ran no test of this name", ""},
 		{facts{ready: true, call: true}, StatusNotReached, "never came to forkproc.Main", "TestMain does not call it"},
-		{facts{ready: true, exitCode: 1}, StatusExited, "exited with code 1 before the test reached forkproc.Run", "TestMain failed"},
-		{facts{exitCode: 2, panicLine: "panic: init"}, StatusPanicked, "crashed (exit code 2) before package init was over: panic: init", ""},
-		{with(func(f *facts) { f.stuck = true; f.limit = 1e9 }), StatusTimedOut, "does not die of SIGKILL: it is in an uninterruptible system call", "a driver that hangs"},
+		{
+			facts{ready: true, exitCode: 1},
+			StatusExited, "exited with code 1 before the test reached forkproc.Run",
+			"TestMain failed",
+		},
+		{
+			facts{exitCode: 2, panicLine: "panic: init"},
+			StatusPanicked,
+			"crashed (exit code 2) before package init was over: panic: init", "",
+		},
+		{with(func(f *facts) {
+			f.stuck = true
+			f.limit = 1e9
+		}), StatusTimedOut, "does not die of SIGKILL: it is in an uninterruptible system call", "a driver that hangs"},
 		{with(func(f *facts) { f.signal = 9; f.oom = "the oom_kill counter of this cgroup rose from 3 to 4" }), StatusOOMKilled, "likely the kernel's OOM killer: the oom_kill counter of this cgroup rose from 3 to 4", ""},
-		{with(func(f *facts) { f.signal = 15; f.oom = "rose" }), StatusKilled, "killed by SIGTERM", "the OOM killer sends SIGKILL only"},
-		{with(func(f *facts) { f.exitCode = 127; f.linker = "x: symbol lookup error: y" }), StatusNotStarted, "dynamic linker (exit code 127)", ""},
+		{with(func(f *facts) {
+			f.signal = 15
+			f.oom = "rose"
+		}), StatusKilled, "killed by SIGTERM", "the OOM killer sends SIGKILL only"},
+		{with(func(f *facts) {
+			f.exitCode = 127
+			f.linker = "x: symbol lookup error: y"
+		}), StatusNotStarted, "dynamic linker (exit code 127)", ""},
 	} {
 		v := c.f.judge()
 		require.Equal(t, c.status, v.status, "%s: %s", c.why, v.reason)

@@ -38,8 +38,9 @@ func Env(vars ...string) Option {
 	return func(c *config) { c.env = append(c.env, vars...) }
 }
 
-// VisibleDevices sets the child's CUDA_VISIBLE_DEVICES: UUIDs ("GPU-…", "MIG-…") or indices. Indices are made to mean what NVML
-// means by them (CUDA_DEVICE_ORDER=PCI_BUS_ID). Without arguments the child sees no device.
+// VisibleDevices sets the child's CUDA_VISIBLE_DEVICES: UUIDs ("GPU-…", "MIG-…") or indices.
+// Indices are made to mean what NVML means by them (CUDA_DEVICE_ORDER=PCI_BUS_ID). Without
+// arguments the child sees no device.
 func VisibleDevices(devices ...string) Option {
 	vars := []string{"CUDA_VISIBLE_DEVICES=" + strings.Join(devices, ",")}
 	for _, d := range devices {
@@ -51,8 +52,9 @@ func VisibleDevices(devices ...string) Option {
 	return Env(vars...)
 }
 
-// Wrap runs the child under another program: Wrap("compute-sanitizer", "--tool", "memcheck"). The program must start the
-// command line that follows its own arguments, hand on file descriptors, and end with its exit code.
+// Wrap runs the child under another program: Wrap("compute-sanitizer", "--tool", "memcheck"). The
+// program must start the command line that follows its own arguments, hand on file descriptors, and
+// end with its exit code.
 func Wrap(prefix ...string) Option {
 	return func(c *config) { c.wrap = prefix }
 }
@@ -67,31 +69,34 @@ func Timeout(d time.Duration) Option {
 	return func(c *config) { c.timeout = d }
 }
 
-// WaitDelay is how long processes that the child started may outlive it before they are named and killed; 500 ms by default.
+// WaitDelay is how long processes that the child started may outlive it before they are named and
+// killed; 500 ms by default.
 func WaitDelay(d time.Duration) Option {
 	return func(c *config) { c.waitDelay = d }
 }
 
-// Files are inherited by the child and by what it starts, as descriptors 4, 5 and so on: an flock on one of them is held until
-// the last of these processes is dead, even when the parent dies before.
+// Files are inherited by the child and by what it starts, as descriptors 4, 5 and so on: an flock
+// on one of them is held until the last of these processes is dead, even when the parent dies
+// before.
 func Files(files ...*os.File) Option {
 	return func(c *config) { c.files = append(c.files, files...) }
 }
 
-// Accept names leftovers that are no failure, with * for any text: by path, by the name of a file in the child's temporary
-// folder, by program or command line, or by the whole text of the finding. Accept("/dev/shm/nccl-*", "nvidia-cuda-mps*").
+// Accept names leftovers that are no failure, with * for any text: by path, by the name of a file
+// in the child's temporary folder, by program or command line, or by the whole text of the finding.
+// Accept("/dev/shm/nccl-*", "nvidia-cuda-mps*").
 func Accept(patterns ...string) Option {
 	return func(c *config) { c.accept = append(c.accept, patterns...) }
 }
 
-// Output is where a Func's child prints, stdout and stderr alike. By default its last lines are in the outcome only. Run has no
-// use for it: it prints in its test.
+// Output is where a Func's child prints, stdout and stderr alike. By default its last lines are in
+// the outcome only. Run has no use for it: it prints in its test.
 func Output(w io.Writer) Option {
 	return func(c *config) { c.output = w }
 }
 
-// Expect makes a death the wanted result: the test fails unless the child ends as e says, and Run returns the outcome.
-// Results of subtests are then in the outcome only.
+// Expect makes a death the wanted result: the test fails unless the child ends as e says, and Run
+// returns the outcome. Results of subtests are then in the outcome only.
 func Expect(e Expectation) Option {
 	return func(c *config) { c.expect = &e }
 }

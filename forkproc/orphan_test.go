@@ -153,7 +153,8 @@ func TestNoChildOutlivesItsParent(t *testing.T) {
 	}
 }
 
-// startParent starts a parent and waits until all of it is there. One that its alarm ends before gets more time.
+// startParent starts a parent and waits until all of it is there. One that its alarm ends before
+// gets more time.
 func startParent(t *testing.T, how string, args []string) (cmd *exec.Cmd, mark, up string) {
 	t.Helper()
 	for alarm := 300 * time.Millisecond; ; alarm *= 2 {
@@ -163,11 +164,14 @@ func startParent(t *testing.T, how string, args []string) (cmd *exec.Cmd, mark, 
 		for _, arg := range args {
 			cmd.Args = append(cmd.Args, arg+alarm.String())
 		}
-		cmd.Env = append(os.Environ(), "FORKPROC_HELPER="+how, envMark+"="+mark, "FORKPROC_UP="+up, "TMPDIR="+filepath.Dir(up)) // a killed parent leaves its files
+		// a killed parent leaves its files
+		cmd.Env = append(os.Environ(), "FORKPROC_HELPER="+how, envMark+"="+mark, "FORKPROC_UP="+up,
+			"TMPDIR="+filepath.Dir(up))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		require.NoError(t, cmd.Start())
 		var info unix.Siginfo // has a number when the parent is dead
-		for waited := time.Duration(0); !exists(up) && info.Signo == 0 && waited < time.Minute; waited += time.Millisecond {
+		for waited := time.Duration(0); !exists(up) && info.Signo == 0 &&
+			waited < time.Minute; waited += time.Millisecond {
 			time.Sleep(time.Millisecond)
 			_ = unix.Waitid(unix.P_PID, cmd.Process.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		}
@@ -187,7 +191,8 @@ func signalText(s syscall.Signal) string {
 	return s.String()
 }
 
-// SIGKILL at any moment from the parent's own start to the end of its child: 40 times, 500 with ENGINETEST_LONG=1.
+// SIGKILL at any moment from the parent's own start to the end of its child: 40 times, 500 with
+// ENGINETEST_LONG=1.
 func TestNoSurvivorOfRandomKills(t *testing.T) {
 	rounds := 40
 	if os.Getenv("ENGINETEST_LONG") != "" {

@@ -9,12 +9,15 @@ import (
 // Status is how a child ended.
 type Status string
 
-// The ways to end. Anything but StatusPassed and StatusSkipped fails the test, unless Expect names it.
+// The ways to end. Anything but StatusPassed and StatusSkipped fails the test, unless Expect names
+// it.
 const (
-	StatusPassed     Status = "passed"
-	StatusSkipped    Status = "skipped"
-	StatusFailed     Status = "failed"      // the test in the child failed, or the process did after the test had passed
-	StatusPanicked   Status = "panicked"    // Go panic, fatal error of the runtime, or a signal in C that the runtime reported
+	StatusPassed  Status = "passed"
+	StatusSkipped Status = "skipped"
+	// the test in the child failed, or the process did after the test had passed
+	StatusFailed Status = "failed"
+	// Go panic, fatal error of the runtime, or a signal in C that the runtime reported
+	StatusPanicked   Status = "panicked"
 	StatusKilled     Status = "killed"      // by a signal that this package did not send
 	StatusOOMKilled  Status = "oom-killed"  // SIGKILL while the kernel's OOM killer was counted at work
 	StatusExited     Status = "exited"      // the process ended, with any exit code, before the test had a result
@@ -124,15 +127,16 @@ func (f *facts) phase() Phase {
 	return PhaseStart
 }
 
-// see collects the facts that the runtime and the dynamic linker print as text. A test can print the same; then the exit code
-// does not fit, or the real text comes later.
+// see collects the facts that the runtime and the dynamic linker print as text. A test can print
+// the same; then the exit code does not fit, or the real text comes later.
 func (f *facts) see(line string) {
 	switch {
 	case !f.dumped && isFatal(line):
 		f.panicLine = line
 	case f.panicLine != "" && (strings.HasPrefix(line, "goroutine ") || strings.HasPrefix(line, "PC=")):
 		f.dumped = true
-	case strings.Contains(line, ": symbol lookup error: "), strings.Contains(line, ": error while loading shared libraries: "):
+	case strings.Contains(line, ": symbol lookup error: "),
+		strings.Contains(line, ": error while loading shared libraries: "):
 		f.linker = line
 	case line == "WARNING: DATA RACE":
 		f.race = true
@@ -145,7 +149,10 @@ func (f *facts) crashed() bool {
 }
 
 func isFatal(line string) bool {
-	for _, prefix := range []string{"panic: ", "fatal error: ", "SIGSEGV: ", "SIGABRT: ", "SIGBUS: ", "SIGFPE: ", "SIGILL: ", "SIGQUIT: ", "SIGTRAP: ", "SIGSYS: ", "runtime: goroutine stack exceeds"} {
+	for _, prefix := range []string{
+		"panic: ", "fatal error: ", "SIGSEGV: ", "SIGABRT: ", "SIGBUS: ", "SIGFPE: ",
+		"SIGILL: ", "SIGQUIT: ", "SIGTRAP: ", "SIGSYS: ", "runtime: goroutine stack exceeds",
+	} {
 		if strings.HasPrefix(line, prefix) {
 			return true
 		}

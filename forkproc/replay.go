@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A replay repeats the child's tests in the parent while they run: each subtest through t.Run, its output through t.Output.
+// A replay repeats the child's tests in the parent while they run: each subtest through t.Run, its
+// output through t.Output.
 type replay struct {
 	root    *node
 	nodes   map[string]*node // by full name
@@ -106,8 +107,8 @@ func (r *replay) start(name string) {
 	parent.send(event{kind: "run", name: name, node: n})
 }
 
-// followPanic remembers the innermost test of an unbroken chain of failures: a panic ends a test and all around it that way,
-// before its text comes.
+// followPanic remembers the innermost test of an unbroken chain of failures: a panic ends a test
+// and all around it that way, before its text comes.
 func (r *replay) followPanic(e event) {
 	if e.kind != "fail" {
 		r.facts.failed = ""
@@ -144,7 +145,10 @@ func (r *replay) end(n *node, verdict string) {
 	close(n.events)
 }
 
-var statusOf = map[string]Status{"pass": StatusPassed, "fail": StatusFailed, "skip": StatusSkipped, "died": StatusExited}
+var statusOf = map[string]Status{
+	"pass": StatusPassed, "fail": StatusFailed, "skip": StatusSkipped,
+	"died": StatusExited,
+}
 
 // finish ends what the child left open, innermost first.
 func (r *replay) finish() {
@@ -195,9 +199,11 @@ func (r *replay) text(line string) {
 	r.open(r.current).send(event{kind: "text", text: line})
 }
 
-// isSummary recognises what a test binary prints about its own run. In the parent it would be taken for the parent's.
+// isSummary recognises what a test binary prints about its own run. In the parent it would be taken
+// for the parent's.
 func isSummary(line string) bool {
-	return strings.HasPrefix(line, "coverage: ") && (strings.Contains(line, "% of statements") || strings.Contains(line, "[no statements]"))
+	return strings.HasPrefix(line, "coverage: ") && (strings.Contains(line, "% of statements") ||
+		strings.Contains(line, "[no statements]"))
 }
 
 func (n *node) send(e event) { n.events <- e }
@@ -230,8 +236,9 @@ func (r *replay) play(t *testing.T, n *node) {
 	below.Wait()
 }
 
-// playBelow repeats a subtest. Where package testing refuses to run it (-failfast, or a -run pattern that excludes it), its
-// output and its failure go to the test above, so that nothing is lost.
+// playBelow repeats a subtest. Where package testing refuses to run it (-failfast, or a -run
+// pattern that excludes it), its output and its failure go to the test above, so that nothing is
+// lost.
 func (r *replay) playBelow(above *testing.T, n *node, started func()) {
 	ran := false
 	if !r.flat {

@@ -39,7 +39,7 @@ func (c *child) notStarted(err error) Outcome {
 	return o
 }
 
-// report gives the parent's test the result.
+// report returns the parent's test the result.
 func (c *child) report(o *Outcome) {
 	t := c.t
 	t.Helper()
@@ -72,7 +72,8 @@ func (c *child) headline(o *Outcome) string {
 	if o.Status == StatusNotStarted && o.PID == 0 {
 		return fmt.Sprintf("forkproc: %s: child %s", c.name, o.Reason)
 	}
-	return fmt.Sprintf("forkproc: %s: child (pid %d, %v) %s", c.name, o.PID, o.Duration.Round(time.Millisecond), o.Reason)
+	return fmt.Sprintf("forkproc: %s: child (pid %d, %v) %s", c.name, o.PID, o.Duration.Round(time.Millisecond),
+		o.Reason)
 }
 
 // message is the headline, what is behind it, and how to see it again.
@@ -112,7 +113,10 @@ func runInline(t *testing.T, body func(*testing.T), cfg *config, why string) res
 	t.Logf("forkproc: %s: the body runs in this process, without isolation", why)
 	start := time.Now()
 	body(t)
-	o := Outcome{Status: StatusPassed, Reason: "passed", Phase: PhaseInline, PID: os.Getpid(), Duration: time.Since(start)}
+	o := Outcome{
+		Status: StatusPassed, Reason: "passed", Phase: PhaseInline, PID: os.Getpid(),
+		Duration: time.Since(start),
+	}
 	if t.Failed() {
 		o.Status, o.Reason, o.ExitCode = StatusFailed, "failed", 1
 	}

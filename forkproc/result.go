@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// Result is Run for a body that returns a value. The value crosses from the child in JSON; a type that would lose something on
-// the way is refused before the child starts. A child that does not pass ends t, unless Expect names its end: then Result
-// returns the zero value.
+// Result is Run for a body that returns a value. The value crosses from the child in JSON; a type
+// that would lose something on the way is refused before the child starts. A child that does not
+// pass ends t, unless Expect names its end: then Result returns the zero value.
 //
-// The value is all that comes back. A variable that the body captures is the child's own: what the body assigns to it, the
-// parent does not see.
+// The value is all that comes back. A variable that the body captures is the child's own: what the
+// body assigns to it, the parent does not see.
 func Result[T any](t *testing.T, body func(t *testing.T) T, opts ...Option) T {
 	t.Helper()
 	var value T

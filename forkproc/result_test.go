@@ -128,7 +128,10 @@ func TestFuncThatFails(t *testing.T) {
 	}{
 		{"error", forkproc.StatusFailed, `forkproc: load: child \(pid \d+, .*\) returned an error: truncated file\n`},
 		{"panic", forkproc.StatusPanicked, `crashed \(exit code 2\): panic: weights: boom`},
-		{"exit", forkproc.StatusExited, `exited with code 0 before the function finished \(a C library called exit, or os.Exit\(0\)\?\)`},
+		{
+			"exit", forkproc.StatusExited,
+			`exited with code 0 before the function finished \(a C library called exit, or os.Exit\(0\)\?\)`,
+		},
 	} {
 		_, err := load.Call(t.Context(), model{"m.gguf", row.fault})
 		var e *forkproc.Error
@@ -176,9 +179,10 @@ func TestRegisterRefuses(t *testing.T) {
 	panics(`forkproc: Register("load"): the name is taken`, func() {
 		forkproc.Register("load", func(context.Context, int) (int, error) { return 0, nil })
 	})
-	panics(`forkproc: Register("x"): interface {} is of type interface {}, which does not come back from a child`, func() {
-		forkproc.Register("x", func(context.Context, int) (any, error) { return 0, nil })
-	})
+	panics(`forkproc: Register("x"): interface {} is of type interface {}, which does not come back from a child`,
+		func() {
+			forkproc.Register("x", func(context.Context, int) (any, error) { return 0, nil })
+		})
 	panics(`forkproc: Register("x"): forkproc_test.hidden.b would be lost on the way from the child: JSON carries exported fields only`, func() {
 		forkproc.Register("x", func(context.Context, hidden) (int, error) { return 0, nil })
 	})

@@ -12,7 +12,9 @@ const marker = 0x16 // ^V begins a framing line of -test.v=test2json
 
 // An event is one line of the child's stream.
 type event struct {
-	kind  string // "text", or what a frame says: run, pause, cont, name, attr, artifacts, pass, fail, skip; without a name, the end of the run
+	// "text", or what a frame says: run, pause, cont, name, attr, artifacts, pass, fail, skip;
+	// without a name, the end of the run
+	kind  string
 	name  string
 	text  string // text: the line without its newline; artifacts: the folder
 	key   string // attr
@@ -23,7 +25,8 @@ type event struct {
 // maxLine bounds a line without an end (a progress bar): it is passed on in pieces.
 const maxLine = 64 << 10
 
-// readStream calls emit for each line of r until its end, and returns the error that ended it, nil for io.EOF.
+// readStream calls emit for each line of r until its end, and returns the error that ended it, nil
+// for io.EOF.
 func readStream(r io.Reader, emit func(event)) error {
 	br := bufio.NewReaderSize(r, maxLine)
 	for {

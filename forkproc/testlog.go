@@ -14,8 +14,9 @@ func flagValue(name string) string {
 	return ""
 }
 
-// repeatTestLog does again, in the parent, what the child did with files and variables: the go command decides from the
-// parent's log alone whether a cached result still holds. Devices, pipes and the like are never opened.
+// repeatTestLog does again, in the parent, what the child did with files and variables: the go
+// command decides from the parent's log alone whether a cached result still holds. Devices, pipes
+// and the like are never opened.
 func repeatTestLog(log string) {
 	b, err := os.ReadFile(log)
 	if err != nil {

@@ -13,8 +13,11 @@ import (
 	"github.com/enginetest/enginetest/internal/proc"
 )
 
-// watch sees the child to its end, within its limits, and ends what it leaves running. It returns when both pipes are read.
-func (c *child) watch(ctx context.Context, f *proc.Family, hello <-chan int, out, notes *os.File, outRead, notesRead <-chan struct{}) []proc.Process {
+// watch sees the child to its end, within its limits, and ends what it leaves running. It returns
+// when both pipes are read.
+func (c *child) watch(ctx context.Context, f *proc.Family, hello <-chan int, out, notes *os.File, outRead,
+	notesRead <-chan struct{},
+) []proc.Process {
 	quit, kill, giveUp := after(c.limits.quit), after(c.limits.kill), after(c.limits.giveUp)
 	limit, canceled := c.limits.grace, ctx.Done()
 	for alive := true; alive; {
@@ -39,7 +42,10 @@ func (c *child) watch(ctx context.Context, f *proc.Family, hello <-chan int, out
 		}
 	}
 	settle := min(c.cfg.waitDelay, c.limits.grace)
-	report := f.Stop(context.Background(), proc.StopOptions{Signal: syscall.SIGKILL, Settle: settle, Limit: max(limit, minGrace/4)})
+	report := f.Stop(context.Background(), proc.StopOptions{
+		Signal: syscall.SIGKILL, Settle: settle,
+		Limit: max(limit, minGrace/4),
+	})
 	for _, pipe := range []struct {
 		r    *os.File
 		read <-chan struct{}
@@ -62,7 +68,8 @@ func survivors(r proc.StopReport) (left []proc.Process) {
 	return left
 }
 
-// askForStacks sends SIGQUIT to the test binary, which may run under a wrapper that would not survive the signal.
+// askForStacks sends SIGQUIT to the test binary, which may run under a wrapper that would not
+// survive the signal.
 func (c *child) askForStacks(f *proc.Family) {
 	if c.pid == f.Leader() {
 		_ = f.Signal(syscall.SIGQUIT)

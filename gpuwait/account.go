@@ -73,7 +73,10 @@ func newAccount(ctx context.Context, src Source, family Family, procs processTab
 	if err != nil {
 		return nil, err
 	}
-	a := &Account{src: src, family: family, procs: procs, owners: o.owners, members: map[identity]bool{}, hidden: o.hidden(devices)}
+	a := &Account{
+		src: src, family: family, procs: procs, owners: o.owners, members: map[identity]bool{},
+		hidden: o.hidden(devices),
+	}
 	for _, d := range devices {
 		r, err := a.read(d)
 		if err != nil {

@@ -20,8 +20,11 @@ import (
 // self is a family of one: this process.
 func self(pid int) bool { return pid == os.Getpid() }
 
-// life plays an engine's life against a scripted device, one step for each stage, and returns what its account says.
-func life(t *testing.T, d gpuwaittest.Device, before, running, after gpuwaittest.Step, opts ...gpuwait.ReturnedOption) (gpuwait.AccountReport, error) {
+// life plays an engine's life against a scripted device, one step for each stage, and returns what
+// its account says.
+func life(t *testing.T, d gpuwaittest.Device, before, running, after gpuwaittest.Step,
+	opts ...gpuwait.ReturnedOption,
+) (gpuwait.AccountReport, error) {
 	t.Helper()
 	src := gpuwaittest.New(d)
 	uuid := d.UUID
@@ -58,15 +61,21 @@ func TestAccount(t *testing.T) {
 		says                   []string
 	}{
 		{
-			name: "all comes back, and a neighbour goes", before: step(5*gib, theirs(5*gib)), running: step(56*gib, mine(56*gib)), after: step(0),
-			verdict: gpuwait.VerdictReturned, says: []string{"returned after 0s: GPU-1a2b 0 B → 56.0 GiB → 0 B", "lists no more than before"},
+			name: "all comes back, and a neighbour goes", before: step(5*gib, theirs(5*gib)), running: step(56*gib,
+				mine(56*gib)), after: step(0),
+			verdict: gpuwait.VerdictReturned, says: []string{
+				"returned after 0s: GPU-1a2b 0 B → 56.0 GiB → 0 B",
+				"lists no more than before",
+			},
 		},
 		{
-			name: "a neighbour comes with as much as was given back", before: step(0), running: step(50*gib, mine(50*gib)), after: step(50*gib, theirs(50*gib)),
+			name: "a neighbour comes with as much as was given back", before: step(0), running: step(50*gib,
+				mine(50*gib)), after: step(50*gib, theirs(50*gib)),
 			verdict: gpuwait.VerdictReturned,
 		},
 		{
-			name: "a leak under a neighbour that goes", before: step(60*gib, theirs(60*gib)), running: step(110*gib, theirs(60*gib), mine(50*gib)),
+			name: "a leak under a neighbour that goes", before: step(60*gib, theirs(60*gib)), running: step(110*gib,
+				theirs(60*gib), mine(50*gib)),
 			after: step(50*gib, mine(50*gib)), verdict: gpuwait.VerdictHeld, bytes: 50 * gib,
 			says: []string{
 				"GPU-1a2b (NVIDIA H200, index 0): this engine's processes still hold 50.0 GiB, after 10s", fmt.Sprintf("50.0 GiB  pid %d", me),
@@ -76,28 +85,37 @@ func TestAccount(t *testing.T) {
 			},
 		},
 		{
-			name: "a small leak under a neighbour that grows", before: step(gib, theirs(gib)), running: step(2*gib, theirs(gib), mine(gib)),
+			name: "a small leak under a neighbour that grows", before: step(gib, theirs(gib)), running: step(2*gib,
+				theirs(gib), mine(gib)),
 			after: step(40*gib+16*mib, theirs(40*gib), mine(16*mib)), verdict: gpuwait.VerdictHeld, bytes: 16 * mib,
 		},
 		{
-			name: "an engine of this process that went before this one leaked", before: step(60*gib, mine(60*gib)), running: step(50*gib, mine(50*gib)),
+			name: "an engine of this process that went before this one leaked", before: step(60*gib,
+				mine(60*gib)), running: step(50*gib, mine(50*gib)),
 			after: step(50*gib, mine(50*gib)), verdict: gpuwait.VerdictUnproven, bytes: 50 * gib,
-			says: []string{"held 60.0 GiB before this engine started, 50.0 GiB in between and 50.0 GiB now", "may be this engine's"},
+			says: []string{
+				"held 60.0 GiB before this engine started, 50.0 GiB in between and 50.0 GiB now",
+				"may be this engine's",
+			},
 		},
 		{
-			name: "what this process held before stays", before: step(gib, mine(gib)), running: step(9*gib, mine(9*gib)), after: step(gib, mine(gib)),
+			name: "what this process held before stays", before: step(gib, mine(gib)), running: step(9*gib,
+				mine(9*gib)), after: step(gib, mine(gib)),
 			verdict: gpuwait.VerdictReturned,
 		},
 		{
-			name: "the driver never reclaims", before: step(0), running: step(30*gib, mine(30*gib)), after: step(30 * gib),
+			name: "the driver never reclaims", before: step(0), running: step(30*gib,
+				mine(30*gib)), after: step(30 * gib),
 			verdict: gpuwait.VerdictHeld, bytes: 30 * gib, says: []string{"30.0 GiB that this engine held is in no process's account", "the driver has not reclaimed it"},
 		},
 		{
-			name: "unlisted memory that came while the engine ran", before: step(0), running: step(40*gib, mine(30*gib)), after: step(10 * gib),
+			name: "unlisted memory that came while the engine ran", before: step(0), running: step(40*gib,
+				mine(30*gib)), after: step(10 * gib),
 			verdict: gpuwait.VerdictReturned,
 		},
 		{
-			name: "an engine on the CPU beside neighbours", before: step(60*gib, theirs(60*gib)), running: step(10*gib, theirs(10*gib)), after: step(99*gib, theirs(99*gib)),
+			name: "an engine on the CPU beside neighbours", before: step(60*gib, theirs(60*gib)), running: step(10*gib,
+				theirs(10*gib)), after: step(99*gib, theirs(99*gib)),
 			verdict: gpuwait.VerdictReturned, says: []string{"1 of 1 GPU(s) not used (no process of this engine has had a GPU mapped)"},
 		},
 		{
@@ -109,11 +127,13 @@ func TestAccount(t *testing.T) {
 			verdict: gpuwait.VerdictUnproven, says: []string{"the driver has stopped listing processes: Insufficient Permissions (4)"},
 		},
 		{
-			name: "a process without its bytes", before: step(0), running: step(9*gib, gpuwait.Holder{PID: me}), after: step(9*gib, gpuwait.Holder{PID: me}),
+			name: "a process without its bytes", before: step(0), running: step(9*gib,
+				gpuwait.Holder{PID: me}), after: step(9*gib, gpuwait.Holder{PID: me}),
 			verdict: gpuwait.VerdictHeld, says: []string{"still hold memory (the driver does not say how much)"},
 		},
 		{
-			name: "a MIG slice", device: slice, before: step(0), running: step(9*gib, mine(9*gib)), after: step(0), verdict: gpuwait.VerdictReturned,
+			name: "a MIG slice", device: slice, before: step(0), running: step(9*gib,
+				mine(9*gib)), after: step(0), verdict: gpuwait.VerdictReturned,
 		},
 	}
 	for _, tc := range tests {
@@ -138,7 +158,10 @@ func TestAccount(t *testing.T) {
 				}
 				require.ErrorIs(t, err, gpuwait.ErrNotClear)
 				assert.Equal(t, tc.verdict == gpuwait.VerdictUnproven, errors.Is(err, gpuwait.ErrUnattributed))
-				assert.Equal(t, map[bool]verdict.Class{true: verdict.ClassLeak, false: verdict.ClassCapacity}[tc.verdict == gpuwait.VerdictHeld], verdict.ClassOf(err))
+				assert.Equal(t, map[bool]verdict.Class{
+					true:  verdict.ClassLeak,
+					false: verdict.ClassCapacity,
+				}[tc.verdict == gpuwait.VerdictHeld], verdict.ClassOf(err))
 				assert.Equal(t, r.String(), err.Error())
 				var back gpuwait.AccountReport
 				b, err := json.Marshal(r)
@@ -158,7 +181,8 @@ func TestAccountAmongHiddenProcesses(t *testing.T) {
 		r, err := life(t, h200(), step(0), step(30*gib, holder(me, 30*gib)), step(30*gib))
 		require.ErrorIs(t, err, gpuwait.ErrUnattributed)
 		assert.Equal(t, gpuwait.VerdictUnproven, r.Devices[0].Verdict)
-		assert.Contains(t, err.Error(), "or another process that is not listed took it (processes of other containers are not listed)")
+		assert.Contains(t, err.Error(),
+			"or another process that is not listed took it (processes of other containers are not listed)")
 		_, err = life(t, h200(), step(0), step(30*gib, holder(me, 30*gib)), step(0))
 		require.NoError(t, err)
 	})
@@ -187,7 +211,8 @@ func TestAccountSettlesItsBaseline(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		_, err := gpuwait.NewAccount(t.Context(), gpuwaittest.New(h200(step(60*gib, holder(1, 60*gib)))), self, everything)
+		_, err := gpuwait.NewAccount(t.Context(), gpuwaittest.New(h200(step(60*gib, holder(1, 60*gib)))), self,
+			everything)
 		require.NoError(t, err)
 		assert.Zero(t, time.Since(start), "a neighbour that sits there is not waited for")
 	})
@@ -230,7 +255,8 @@ func TestAccountEndsEarlyOrNever(t *testing.T) {
 		{[]gpuwait.ReturnedOption{gpuwait.KeepWaiting()}, gpuwait.TimedOut, gpuwait.DefaultTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r, err := life(t, h200(), step(0), step(gib, holder(me, gib)), step(gib, holder(me, gib)), append(tc.opts, gpuwait.Timeout(gpuwait.DefaultTimeout))...)
+			r, err := life(t, h200(), step(0), step(gib, holder(me, gib)), step(gib, holder(me, gib)),
+				append(tc.opts, gpuwait.Timeout(gpuwait.DefaultTimeout))...)
 			require.ErrorIs(t, err, gpuwait.ErrNotClear)
 			assert.Equal(t, tc.ending, r.Ending)
 			assert.InDelta(t, tc.took.Seconds(), r.Elapsed.Seconds(), 0.5)
@@ -253,7 +279,8 @@ func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lines []string
 		src := gpuwaittest.New(h200(step(63*gib, holder(1, 56*gib))))
-		_, err := gpuwait.Clear(t.Context(), src, gpuwait.NeedFree(100*gib), everything, gpuwait.Timeout(15*time.Second),
+		_, err := gpuwait.Clear(t.Context(), src, gpuwait.NeedFree(100*gib), everything,
+			gpuwait.Timeout(15*time.Second),
 			gpuwait.Progress(func(line string) { lines = append(lines, line) }))
 		require.ErrorIs(t, err, gpuwait.ErrNotClear)
 		require.Len(t, lines, 3, "after 2, 7 and 12 seconds")
@@ -266,8 +293,9 @@ func TestProgress(t *testing.T) {
 		require.NoError(t, err)
 		defer l.Release()
 		var lines []string
-		_, err = gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.Timeout(4*time.Second), gpuwait.As("TestNext"),
-			gpuwait.Progress(func(line string) { lines = append(lines, line) }))...)
+		_, err = gpuwait.AcquireContext(t.Context(), 1,
+			with(opts, gpuwait.Timeout(4*time.Second), gpuwait.As("TestNext"),
+				gpuwait.Progress(func(line string) { lines = append(lines, line) }))...)
 		require.ErrorIs(t, err, gpuwait.ErrBusy)
 		require.Len(t, lines, 1)
 		assert.Contains(t, lines[0], "1 of 1 devices wanted; "+gpu1)
@@ -276,7 +304,8 @@ func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lines []string
 		me := os.Getpid()
-		_, err := life(t, h200(), step(0), step(gib, holder(me, gib)), step(gib, holder(me, gib)), gpuwait.Timeout(3*time.Second),
+		_, err := life(t, h200(), step(0), step(gib, holder(me, gib)), step(gib, holder(me, gib)),
+			gpuwait.Timeout(3*time.Second),
 			gpuwait.Progress(func(line string) { lines = append(lines, line) }))
 		require.Error(t, err)
 		assert.Equal(t, []string{"gpuwait: waiting for 2s: GPU-1a2b (NVIDIA H200, index 0): this engine's processes still hold 1.0 GiB"}, lines)
@@ -307,7 +336,10 @@ func TestNeed(t *testing.T) {
 		}
 		_, err := gpuwait.Clear(t.Context(), src, gpuwait.NeedUtilization(0.9), everything)
 		require.NoError(t, err, "it is waited for")
-		for _, cond := range []gpuwait.Condition{gpuwait.NeedFree(0), gpuwait.NeedFree(141 * gib), gpuwait.NeedUtilization(0), gpuwait.NeedUtilization(1.1)} {
+		for _, cond := range []gpuwait.Condition{
+			gpuwait.NeedFree(0), gpuwait.NeedFree(141 * gib),
+			gpuwait.NeedUtilization(0), gpuwait.NeedUtilization(1.1),
+		} {
 			_, err := gpuwait.Clear(t.Context(), src, cond, everything)
 			require.ErrorIs(t, err, gpuwait.ErrBadCondition)
 		}

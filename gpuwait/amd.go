@@ -29,7 +29,8 @@ func OpenAMD(root string) (SourceCloser, error) {
 		return nil, err
 	}
 	if len(cards) == 0 {
-		return nil, fmt.Errorf("AMD: %w: %w: no %s", ErrCannotMeasure, errNotThere, s.path("sys/class/drm/card*/device/mem_info_vram_total"))
+		return nil, fmt.Errorf("AMD: %w: %w: no %s", ErrCannotMeasure, errNotThere,
+			s.path("sys/class/drm/card*/device/mem_info_vram_total"))
 	}
 	return s, nil
 }
@@ -240,7 +241,8 @@ func fdinfoVRAM(proc, pci string) int64 {
 	fds, _ := filepath.Glob(filepath.Join(proc, "fdinfo/*"))
 	clients := map[string]int64{}
 	for _, fd := range fds {
-		if target, err := os.Readlink(filepath.Join(proc, "fd", filepath.Base(fd))); err == nil && !strings.HasPrefix(target, "/dev/dri/") {
+		if target, err := os.Readlink(filepath.Join(proc, "fd", filepath.Base(fd))); err == nil &&
+			!strings.HasPrefix(target, "/dev/dri/") {
 			continue
 		}
 		keys := map[string]string{}

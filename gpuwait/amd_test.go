@@ -12,7 +12,8 @@ import (
 	"github.com/enginetest/enginetest/gpuwait"
 )
 
-// amdTree is a machine with two AMD GPUs whose card numbers and ROCm's order differ, a display connector, and an Intel GPU.
+// amdTree is a machine with two AMD GPUs whose card numbers and ROCm's order differ, a display
+// connector, and an Intel GPU.
 func amdTree(t *testing.T) string {
 	root := t.TempDir()
 	put := func(path, text string) {
@@ -45,13 +46,18 @@ func amdTree(t *testing.T) string {
 	put("sys/class/kfd/kfd/proc/501/vram_7002", fmt.Sprintln(80*gib)) // a ROCm process
 	put("sys/class/kfd/kfd/proc/501/vram_7001", "0\n")
 	client := func(pid, fd int, pci, id, keys string) {
-		put(fmt.Sprintf("proc/%d/fdinfo/%d", pid, fd), "pos:\t0\ndrm-driver:\tamdgpu\ndrm-client-id:\t"+id+"\ndrm-pdev:\t"+pci+"\n"+keys)
+		put(fmt.Sprintf("proc/%d/fdinfo/%d", pid, fd),
+			"pos:\t0\ndrm-driver:\tamdgpu\ndrm-client-id:\t"+id+"\ndrm-pdev:\t"+pci+"\n"+keys)
 	}
-	client(501, 9, "0000:03:00.0", "4", "drm-memory-vram:\t1024 KiB\n")                               // also a render client: the larger stands
-	client(777, 3, "0000:03:00.0", "5", "drm-total-vram:\t9000 MiB\ndrm-resident-vram:\t1000 MiB\n")  // a desktop
-	client(777, 4, "0000:03:00.0", "5", "drm-total-vram:\t9000 MiB\ndrm-resident-vram:\t1000 MiB\n")  // the same client through a second descriptor
-	client(777, 5, "0000:03:00.0", "6", "drm-resident-vram:\t24 MiB\n")                               // and another client of it
-	client(777, 6, "0000:83:00.0", "7", "drm-resident-vram:\t4096\n")                                 // on the other card, in bytes
+	// also a render client: the larger stands
+	client(501, 9, "0000:03:00.0", "4", "drm-memory-vram:\t1024 KiB\n")
+	client(777, 3, "0000:03:00.0", "5", "drm-total-vram:\t9000 MiB\ndrm-resident-vram:\t1000 MiB\n") // a desktop
+	// the same client through a second descriptor
+	client(777, 4, "0000:03:00.0", "5", "drm-total-vram:\t9000 MiB\ndrm-resident-vram:\t1000 MiB\n")
+	// and another client of it
+	client(777, 5, "0000:03:00.0", "6", "drm-resident-vram:\t24 MiB\n")
+	// on the other card, in bytes
+	client(777, 6, "0000:83:00.0", "7", "drm-resident-vram:\t4096\n")
 	put("proc/888/fdinfo/3", "drm-driver:\ti915\ndrm-pdev:\t0000:03:00.0\ndrm-memory-vram:\t5 MiB\n") // another driver
 	return root
 }

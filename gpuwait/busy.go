@@ -47,7 +47,8 @@ func (a *attempt) busy(cause error) *BusyError {
 	}
 	fmt.Fprintf(&b, " in %s\n", age(e.Waited))
 	for _, d := range a.candidates {
-		c := Candidate{Device: d, Reason: cmp.Or(a.why[d.UUID], "free, and waiting for the others, or for those who came first")}
+		c := Candidate{Device: d, Reason: cmp.Or(a.why[d.UUID],
+			"free, and waiting for the others, or for those who came first")}
 		if c.Lessee, _ = leaseOn(a.dir, d.UUID); c.Lessee != nil {
 			c.Reason = ""
 			fmt.Fprintf(&b, "    %s  leased by %s\n", d, c.Lessee)

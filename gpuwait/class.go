@@ -16,7 +16,8 @@ func (e *NotClearError) Verdicts() (list []verdict.Verdict) {
 			continue
 		}
 		v := verdict.Verdict{
-			Class: verdict.ClassCapacity, Source: "gpuwait", Message: fmt.Sprintf("%s still holds %s", d.Device, size(d.Memory.Used)),
+			Class: verdict.ClassCapacity, Source: "gpuwait", Message: fmt.Sprintf("%s still holds %s", d.Device,
+				size(d.Memory.Used)),
 			Resource: d.Device.UUID, Value: d.Memory.Used, Bound: d.Target, Unit: "bytes", Took: e.Report.Elapsed,
 			Repro: e.Report.Reproduce, Details: details,
 		}

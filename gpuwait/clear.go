@@ -36,7 +36,8 @@ const (
 	pollShare    = 100
 	pollMax      = 250 * time.Millisecond
 	holdersEvery = 100 * time.Millisecond // listing holders may read all of /proc
-	errorGrace   = time.Second            // how long a reading may fail before the wait does; a lost device fails at once
+	// how long a reading may fail before the wait does; a lost device fails at once
+	errorGrace = time.Second
 )
 
 // Clear waits until every selected device meets the condition in the same round of readings. It
@@ -186,12 +187,14 @@ func (w *watch) failed(now time.Time, err error) error {
 	}
 	last := "never measured"
 	if w.samples > 0 {
-		last = fmt.Sprintf("last reading %s of %s used, %s before", size(w.memory.Used), size(w.memory.Total), age(now.Sub(w.history.lastSeen)))
+		last = fmt.Sprintf("last reading %s of %s used, %s before", size(w.memory.Used), size(w.memory.Total),
+			age(now.Sub(w.history.lastSeen)))
 	}
 	if !errors.Is(err, ErrCannotMeasure) {
 		err = fmt.Errorf("%w: %w", ErrCannotMeasure, err)
 	}
-	return fmt.Errorf("gpuwait: %s, %s into the wait (%s; %s): %w", w.device, age(now.Sub(w.start)), last, samples(w.samples), err)
+	return fmt.Errorf("gpuwait: %s, %s into the wait (%s; %s): %w", w.device, age(now.Sub(w.start)), last,
+		samples(w.samples), err)
 }
 
 func (w *watch) isSettled(now time.Time, used int64) bool {
@@ -213,7 +216,9 @@ func (w *watch) isSettled(now time.Time, used int64) bool {
 func (w *watch) listHolders(now time.Time) {
 	holders, err := w.src.Holders(w.device.UUID)
 	slices.SortFunc(holders, func(a, b Holder) int { return cmp.Compare(a.PID, b.PID) })
-	same := w.holdersErr == nil && err == nil && slices.EqualFunc(holders, w.holders, func(a, b Holder) bool { return a.PID == b.PID })
+	same := w.holdersErr == nil && err == nil && slices.EqualFunc(holders, w.holders, func(a, b Holder) bool {
+		return a.PID == b.PID
+	})
 	if !same || w.holdersAt.IsZero() {
 		w.sameSince = now
 	}
@@ -233,5 +238,7 @@ func (w *watch) hopeless(now time.Time) bool {
 	if w.sameSince.After(since) {
 		since = w.sameSince
 	}
-	return now.Sub(since) >= w.o.patience && slices.ContainsFunc(w.holders, func(h Holder) bool { return state(h.PID) != exiting })
+	return now.Sub(since) >= w.o.patience && slices.ContainsFunc(w.holders, func(h Holder) bool {
+		return state(h.PID) != exiting
+	})
 }

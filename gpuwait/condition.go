@@ -61,7 +61,8 @@ func Delta(b Baseline, slack int64) Condition {
 		of: func(d Device, _ Memory) (int64, error) {
 			r, ok := b.Devices[d.UUID]
 			if !ok {
-				return 0, fmt.Errorf("gpuwait: %w: %s is not in the baseline taken %s", ErrNoDevice, d.UUID, b.Taken.Format(time.TimeOnly))
+				return 0, fmt.Errorf("gpuwait: %w: %s is not in the baseline taken %s", ErrNoDevice, d.UUID,
+					b.Taken.Format(time.TimeOnly))
 			}
 			return r.Memory.Used + slack, nil
 		},
@@ -92,7 +93,8 @@ func NeedFree(n int64) Condition {
 	return Condition{bounds: []bound{{
 		of: func(d Device, m Memory) (int64, error) {
 			if n > m.Total-m.Reserved {
-				return 0, fmt.Errorf("gpuwait: %w: %s must have %s free and has %s in all", ErrBadCondition, d, size(n), size(m.Total-m.Reserved))
+				return 0, fmt.Errorf("gpuwait: %w: %s must have %s free and has %s in all", ErrBadCondition, d, size(n),
+					size(m.Total-m.Reserved))
 			}
 			return m.Total - m.Reserved - n, nil
 		},

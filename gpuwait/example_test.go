@@ -14,12 +14,16 @@ import (
 
 // On a machine with a GPU, gpuwait.Open() takes the place of the scripted source of these examples.
 func oneGPU(steps ...gpuwaittest.Step) *gpuwaittest.Source {
-	return gpuwaittest.New(gpuwaittest.Device{Device: gpuwait.Device{UUID: "GPU-1a2b", Name: "NVIDIA H200"}, Total: 140 << 30, Steps: steps})
+	return gpuwaittest.New(gpuwaittest.Device{
+		Device: gpuwait.Device{UUID: "GPU-1a2b", Name: "NVIDIA H200"},
+		Total:  140 << 30, Steps: steps,
+	})
 }
 
 func ExampleClear() {
 	src := oneGPU(gpuwaittest.Step{Used: 63 << 30}, gpuwaittest.Step{At: 50 * time.Millisecond, Used: 1 << 30})
-	report, err := gpuwait.Clear(context.Background(), src, gpuwait.Ratio(0.1), gpuwait.Devices("GPU-1a2b"), gpuwait.Timeout(time.Minute))
+	report, err := gpuwait.Clear(context.Background(), src, gpuwait.Ratio(0.1), gpuwait.Devices("GPU-1a2b"),
+		gpuwait.Timeout(time.Minute))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -37,7 +41,8 @@ func ExampleSnapshot() {
 		return
 	}
 	src.Set("GPU-1a2b", gpuwaittest.Step{Used: 9 << 30}) // an engine that leaves 4 GiB behind
-	_, err = gpuwait.Clear(context.Background(), src, gpuwait.Delta(before, 64<<20), gpu, gpuwait.Timeout(20*time.Millisecond))
+	_, err = gpuwait.Clear(context.Background(), src, gpuwait.Delta(before, 64<<20), gpu,
+		gpuwait.Timeout(20*time.Millisecond))
 	fmt.Println(errors.Is(err, gpuwait.ErrNotClear))
 
 	release := gpuwait.Own("GPU-1a2b", "the suite's shared engine", 4<<30) // unless that is meant to stay
@@ -63,7 +68,8 @@ func ExampleAcquireContext() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	lease, err := gpuwait.AcquireContext(context.Background(), 1, gpuwait.From(oneGPU()), gpuwait.Devices("all"), gpuwait.MinFree(20<<30), gpuwait.LeaseDir(dir))
+	lease, err := gpuwait.AcquireContext(context.Background(), 1, gpuwait.From(oneGPU()), gpuwait.Devices("all"),
+		gpuwait.MinFree(20<<30), gpuwait.LeaseDir(dir))
 	if err != nil {
 		fmt.Println(err) // who has it
 		return
@@ -90,7 +96,9 @@ func ExampleInspect() {
 
 func ExampleVisible() {
 	all := []gpuwait.Device{{UUID: "GPU-1a2b", Index: 0}, {UUID: "GPU-3c4d", Index: 1}, {UUID: "GPU-5e6f", Index: 2}}
-	seen, err := gpuwait.Visible(all, func(name string) (string, bool) { return "2,GPU-1a,-1,1", name == "CUDA_VISIBLE_DEVICES" })
+	seen, err := gpuwait.Visible(all, func(name string) (string, bool) {
+		return "2,GPU-1a,-1,1", name == "CUDA_VISIBLE_DEVICES"
+	})
 	fmt.Println(seen[0].UUID, seen[1].UUID, len(seen), err)
 	// Output: GPU-5e6f GPU-1a2b 2 <nil>
 }

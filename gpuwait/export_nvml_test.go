@@ -18,7 +18,8 @@ func UseNVML(name string) { openNVMLTable = nvmlTables[name] }
 
 var nvmlTables = map[string]func(string) (*nvmlTable, error){}
 
-// FirstMemoryCall reads a device by NVML's first memory call, which counts the driver's reserve as used.
+// FirstMemoryCall reads a device by NVML's first memory call, which counts the driver's reserve as
+// used.
 func FirstMemoryCall(src Source, uuid string) (Memory, error) {
 	s := src.(*nvmlSource)
 	d, err := s.device(uuid)

@@ -48,7 +48,8 @@ func (f *fakeT) run(body func()) {
 	<-done
 }
 
-// withoutGPU runs body in a child that finds no NVML, also on a machine that has it: the first file of that name is no library.
+// withoutGPU runs body in a child that finds no NVML, also on a machine that has it: the first file
+// of that name is no library.
 func withoutGPU(t *testing.T, body func(t *testing.T)) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "libnvidia-ml.so.1"), nil, 0o600))

@@ -57,7 +57,8 @@ func TestForClear(t *testing.T) {
 		assert.Contains(t, ft.fatal, "still holds 63.0 GiB")
 		assert.Contains(t, ft.fatal, "the test's own deadline is near (go test -timeout)")
 		assert.Contains(t, ft.fatal, "to reproduce: go test ")
-		assert.Contains(t, ft.fatal, "github.com/enginetest/enginetest/gpuwait -run '^TestGenerate$/^long_prompt$' -count=1")
+		assert.Contains(t, ft.fatal,
+			"github.com/enginetest/enginetest/gpuwait -run '^TestGenerate$/^long_prompt$' -count=1")
 	})
 	t.Run("a deadline that is past still gives one reading", func(t *testing.T) {
 		ft := &fakeT{name: "TestLate", deadline: time.Now().Add(-time.Second)}
@@ -71,7 +72,8 @@ func TestForClear(t *testing.T) {
 	})
 	t.Run("or skips when told, with the reason", func(t *testing.T) {
 		ft := &fakeT{name: "TestLost"}
-		run(ft, gpuwait.Ratio(0.1), gpuwait.From(gpuwaittest.New(h200(gpuwaittest.Step{Err: gpuwait.ErrLost}))), gpuwait.SkipUnmeasurable())
+		run(ft, gpuwait.Ratio(0.1), gpuwait.From(gpuwaittest.New(h200(gpuwaittest.Step{Err: gpuwait.ErrLost}))),
+			gpuwait.SkipUnmeasurable())
 		assert.Empty(t, ft.fatal)
 		assert.Contains(t, ft.skip, "device lost")
 	})
@@ -133,7 +135,10 @@ func TestOrphansAreNamed(t *testing.T) {
 	_, err = fmt.Sscan(string(out), &pid)
 	require.NoError(t, err)
 	defer syscall.Kill(pid, syscall.SIGKILL)
-	src := gpuwaittest.New(h200(gpuwaittest.Step{Used: 63 * gib, Holders: []gpuwait.Holder{holder(pid, gib), holder(1, gib)}}))
+	src := gpuwaittest.New(h200(gpuwaittest.Step{
+		Used:    63 * gib,
+		Holders: []gpuwait.Holder{holder(pid, gib), holder(1, gib)},
+	}))
 	inv, err := gpuwait.Inspect(src, gpuwait.LeaseDir(t.TempDir()))
 	require.NoError(t, err)
 	t.Log("\n" + inv.String())
@@ -159,7 +164,10 @@ func TestOnlyLiveHoldersEndTheWaitEarly(t *testing.T) {
 	require.NoError(t, zombie.Start())
 	defer zombie.Wait()
 	waitForZombie(t, zombie.Process.Pid)
-	opts := []gpuwait.ClearOption{everything, gpuwait.Patience(20 * time.Millisecond), gpuwait.Timeout(150 * time.Millisecond)}
+	opts := []gpuwait.ClearOption{
+		everything, gpuwait.Patience(20 * time.Millisecond),
+		gpuwait.Timeout(150 * time.Millisecond),
+	}
 	for pid, want := range map[int]gpuwait.Ending{zombie.Process.Pid: gpuwait.TimedOut, os.Getpid(): gpuwait.Held} {
 		src := gpuwaittest.New(h200(gpuwaittest.Step{Used: 63 * gib, Holders: []gpuwait.Holder{holder(pid, gib)}}))
 		r, err := gpuwait.Clear(t.Context(), src, gpuwait.Ratio(0.1), opts...)
@@ -171,7 +179,10 @@ func TestOnlyLiveHoldersEndTheWaitEarly(t *testing.T) {
 func TestInspect(t *testing.T) {
 	src := gpuwaittest.New(
 		h200(gpuwaittest.Step{Used: 63 * gib, Holders: []gpuwait.Holder{holder(os.Getpid(), 60*gib)}}),
-		gpuwaittest.Device{Device: gpuwait.Device{UUID: "GPU-dead", Index: 1, Name: "NVIDIA H200"}, Total: gib, Steps: []gpuwaittest.Step{{Err: gpuwait.ErrLost, HoldersErr: gpuwait.ErrLost}}},
+		gpuwaittest.Device{
+			Device: gpuwait.Device{UUID: "GPU-dead", Index: 1, Name: "NVIDIA H200"}, Total: gib,
+			Steps: []gpuwaittest.Step{{Err: gpuwait.ErrLost, HoldersErr: gpuwait.ErrLost}},
+		},
 	)
 	inv, err := gpuwait.Inspect(src, gpuwait.LeaseDir(t.TempDir()), gpuwait.Env(env{"CUDA_VISIBLE_DEVICES": "0"}.get))
 	require.NoError(t, err)
@@ -182,7 +193,10 @@ func TestInspect(t *testing.T) {
 	assert.Nil(t, inv.Devices[1].Memory, "never 0")
 	b, err := json.Marshal(inv)
 	require.NoError(t, err)
-	for _, s := range []string{`"uuid":"GPU-1a2b"`, `"used":67645734912`, `"command":"gpuwait.test`, `"error":"cannot measure: device lost"`} {
+	for _, s := range []string{
+		`"uuid":"GPU-1a2b"`, `"used":67645734912`, `"command":"gpuwait.test`,
+		`"error":"cannot measure: device lost"`,
+	} {
 		assert.Contains(t, string(b), s)
 	}
 	_, err = gpuwait.Inspect(src, gpuwait.Devices("7"))

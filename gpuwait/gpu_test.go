@@ -23,8 +23,9 @@ import (
 	"github.com/enginetest/enginetest/gpuwait"
 )
 
-// TestGPU measures a real GPU: what the numbers mean, how soon NVML shows that memory is free, and how soon a wait sees it. It prints a table
-// and, in $GPUWAIT_GPU_JSON, writes the same as JSON. It skips only where there is no NVIDIA GPU.
+// TestGPU measures a real GPU: what the numbers mean, how soon NVML shows that memory is free, and
+// how soon a wait sees it. It prints a table and, in $GPUWAIT_GPU_JSON, writes the same as JSON. It
+// skips only where there is no NVIDIA GPU.
 func TestGPU(t *testing.T) {
 	src, err := gpuwait.OpenNVML("")
 	if err != nil {
@@ -91,7 +92,8 @@ func (m *measures) readings(src gpuwait.Source, gpu gpuwait.Device) {
 	m.set("used by NVML's first memory call", inMiB(v1.Used))
 	m.set("reserved (second memory call)", inMiB(ours.Reserved))
 	if !ours.WithReserve {
-		assert.InDelta(m.t, float64(v1.Used), float64(ours.Used+ours.Reserved), float64(4*mib), "the first call counts the reserve as used")
+		assert.InDelta(m.t, float64(v1.Used), float64(ours.Used+ours.Reserved), float64(4*mib),
+			"the first call counts the reserve as used")
 	}
 }
 
@@ -115,7 +117,8 @@ func (m *measures) costs(src gpuwait.Source, gpu gpuwait.Device) {
 	}).String())
 }
 
-// cudaChild is a process with a context and a block of device memory; it does as it is told on its standard input.
+// cudaChild is a process with a context and a block of device memory; it does as it is told on its
+// standard input.
 type cudaChild struct {
 	*exec.Cmd
 	in  io.Writer
@@ -206,11 +209,13 @@ func (s *sampler) below(bound int64) (time.Time, bool) {
 
 const held = 8 // GiB
 
-// orderly: memory freed, context gone, process exited, each as NVML shows it. Also: is the process visible, and with how many bytes?
+// orderly: memory freed, context gone, process exited, each as NVML shows it. Also: is the process
+// visible, and with how many bytes?
 func (m *measures) orderly(src gpuwait.Source, gpu gpuwait.Device, base gpuwait.Baseline, lease *gpuwait.Lease) {
 	idle := base.Devices[gpu.UUID].Memory.Used
 	c := m.start(lease, held, false)
-	_, err := gpuwait.Clear(m.t.Context(), src, gpuwait.Delta(base, 64*mib), gpuwait.Devices(gpu.UUID), gpuwait.Patience(time.Second), gpuwait.Timeout(20*time.Second))
+	_, err := gpuwait.Clear(m.t.Context(), src, gpuwait.Delta(base, 64*mib), gpuwait.Devices(gpu.UUID),
+		gpuwait.Patience(time.Second), gpuwait.Timeout(20*time.Second))
 	require.ErrorIs(m.t, err, gpuwait.ErrNotClear, "the control: a live holder must be found")
 	m.t.Log("\n" + err.Error())
 	holders, err := src.Holders(gpu.UUID)
@@ -242,7 +247,8 @@ func (m *measures) orderly(src gpuwait.Source, gpu gpuwait.Device, base gpuwait.
 	require.NoError(m.t, err)
 	require.NoError(m.t, c.Wait())
 	ended := time.Now()
-	r, err := gpuwait.Clear(m.t.Context(), src, gpuwait.Delta(base, 0), gpuwait.Devices(gpu.UUID), gpuwait.Timeout(20*time.Second))
+	r, err := gpuwait.Clear(m.t.Context(), src, gpuwait.Delta(base, 0), gpuwait.Devices(gpu.UUID),
+		gpuwait.Timeout(20*time.Second))
 	require.NoError(m.t, err)
 	m.set("exit: back at the baseline, after wait() returned", time.Since(ended))
 	m.set("exit: readings that took", r.Devices[0].Samples)
@@ -257,7 +263,8 @@ func (m *measures) killed(src gpuwait.Source, gpu gpuwait.Device, base gpuwait.B
 	require.NoError(m.t, c.Process.Kill())
 	_ = c.Wait()
 	reaped := time.Now()
-	_, err := gpuwait.Clear(m.t.Context(), src, gpuwait.Delta(base, 0), gpuwait.Devices(gpu.UUID), gpuwait.Timeout(20*time.Second))
+	_, err := gpuwait.Clear(m.t.Context(), src, gpuwait.Delta(base, 0), gpuwait.Devices(gpu.UUID),
+		gpuwait.Timeout(20*time.Second))
 	cleared := time.Now()
 	require.NoError(m.t, err)
 	seen, ok := s.below(idle)
@@ -267,7 +274,8 @@ func (m *measures) killed(src gpuwait.Source, gpu gpuwait.Device, base gpuwait.B
 	m.set("SIGKILL of the holder: Clear returned after wait()", cleared.Sub(reaped))
 }
 
-// orphaned: the holder is a grandchild, only its launcher is waited for. This is the case that a wait is for.
+// orphaned: the holder is a grandchild, only its launcher is waited for. This is the case that a
+// wait is for.
 func (m *measures) orphaned(src gpuwait.Source, gpu gpuwait.Device, base gpuwait.Baseline, lease *gpuwait.Lease) {
 	idle := base.Devices[gpu.UUID].Memory.Used
 	var gone, late []time.Duration
@@ -277,7 +285,8 @@ func (m *measures) orphaned(src gpuwait.Source, gpu gpuwait.Device, base gpuwait
 		require.NoError(m.t, syscall.Kill(-c.Process.Pid, syscall.SIGKILL))
 		_ = c.Wait()
 		reaped := time.Now()
-		r, err := gpuwait.Clear(m.t.Context(), src, gpuwait.Delta(base, 0), gpuwait.Devices(gpu.UUID), gpuwait.Timeout(20*time.Second))
+		r, err := gpuwait.Clear(m.t.Context(), src, gpuwait.Delta(base, 0), gpuwait.Devices(gpu.UUID),
+			gpuwait.Timeout(20*time.Second))
 		cleared := time.Now()
 		require.NoError(m.t, err)
 		seen, ok := s.below(idle)
@@ -296,7 +305,8 @@ func (m *measures) orphaned(src gpuwait.Source, gpu gpuwait.Device, base gpuwait
 	m.set("… and the latest", late[len(late)-1])
 }
 
-// cudaHold is the body of cudaChild's process: the driver through purego, no more of it than a holder needs.
+// cudaHold is the body of cudaChild's process: the driver through purego, no more of it than a
+// holder needs.
 func cudaHold() error {
 	lib, err := purego.Dlopen("libcuda.so.1", purego.RTLD_NOW|purego.RTLD_GLOBAL)
 	if err != nil {

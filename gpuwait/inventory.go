@@ -49,7 +49,9 @@ func Inspect(src Source, opts ...InspectOption) (Inventory, error) {
 		}
 	}
 	for _, d := range chosen {
-		s := DeviceStatus{Device: d, Visible: slices.ContainsFunc(seen, func(v Device) bool { return v.UUID == d.UUID })}
+		s := DeviceStatus{Device: d, Visible: slices.ContainsFunc(seen, func(v Device) bool {
+			return v.UUID == d.UUID
+		})}
 		s.Lease, _ = leaseOn(o.leaseDir, d.UUID)
 		w := &watch{src: src, device: d, o: o}
 		m, err := src.Memory(d.UUID)
@@ -114,7 +116,8 @@ func ExitCode(err error) int {
 		return 0
 	case errors.Is(err, ErrCannotMeasure):
 		return 3
-	case errors.Is(err, ErrBadCondition), errors.Is(err, ErrBadSelector), errors.Is(err, ErrNoDevice), errors.Is(err, ErrNoneVisible):
+	case errors.Is(err, ErrBadCondition), errors.Is(err, ErrBadSelector), errors.Is(err, ErrNoDevice),
+		errors.Is(err, ErrNoneVisible):
 		return 2
 	}
 	return 1

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Verdict says whether a family's memory is back.
+// Verdict reports whether a family's memory is back.
 type Verdict string
 
 // The verdicts.
@@ -114,13 +114,18 @@ func (a *Account) reclaimed(d *deviceAccount, slack int64) judgment {
 	case d.stranded <= slack:
 		return returned(ProofListed)
 	case a.hidden != "":
-		return unproven(d.stranded, "this engine's processes are not listed any more and %s is in no process's account: the driver is still "+
-			"reclaiming it, or another process that is not listed took it (%s)", size(d.stranded), a.hidden)
+		return unproven(d.stranded,
+			"this engine's processes are not listed any more and %s is in no process's account: the driver is still "+
+				"reclaiming it, or another process that is not listed took it (%s)", size(d.stranded), a.hidden)
 	case d.strandedOthers > slack:
-		return unproven(d.stranded, "%s is in no process's account since this engine and another process let go", size(d.stranded))
+		return unproven(d.stranded, "%s is in no process's account since this engine and another process let go",
+			size(d.stranded))
 	}
-	return judgment{verdict: VerdictHeld, bytes: d.stranded, why: "in no process's account since this engine's processes let go: " +
-		"the driver has not reclaimed it"}
+	return judgment{
+		verdict: VerdictHeld, bytes: d.stranded,
+		why: "in no process's account since this engine's processes let go: " +
+			"the driver has not reclaimed it",
+	}
 }
 
 // unlisted judges a family that the driver never listed.
@@ -138,8 +143,9 @@ func (a *Account) unlisted(d *deviceAccount, slack, grew int64, mapped func() bo
 		return returned(ProofUnmapped)
 	}
 	if fell := d.base.Unlisted - d.lowUnlisted; fell > slack+max(0, -grew) {
-		return unproven(d.last.Unlisted, "the driver does not list this engine's processes (%s), and memory without a listed holder fell by %s "+
-			"after the baseline: another process let go, so the total proves nothing", d.whyUnlisted(a.hidden), size(fell))
+		return unproven(d.last.Unlisted,
+			"the driver does not list this engine's processes (%s), and memory without a listed holder fell by %s "+
+				"after the baseline: another process let go, so the total proves nothing", d.whyUnlisted(a.hidden), size(fell))
 	}
 	return returned(ProofTotal)
 }

@@ -73,9 +73,11 @@ func (l *Lease) Env() []string {
 	if len(amd) > 0 {
 		var within []string
 		for i := range amd {
-			within = append(within, fmt.Sprint(i)) // HIP counts within what ROCr leaves; an inherited value would hide devices
+			// HIP counts within what ROCr leaves; an inherited value would hide devices
+			within = append(within, fmt.Sprint(i))
 		}
-		env = append(env, "ROCR_VISIBLE_DEVICES="+strings.Join(amd, ","), "HIP_VISIBLE_DEVICES="+strings.Join(within, ","))
+		env = append(env, "ROCR_VISIBLE_DEVICES="+strings.Join(amd, ","),
+			"HIP_VISIBLE_DEVICES="+strings.Join(within, ","))
 	}
 	return env
 }
@@ -135,14 +137,20 @@ func (o *options) acquireDevices(ctx context.Context, n int) (*Lease, error) {
 	}
 	defer closeSource()
 	if n > len(candidates) {
-		return nil, fmt.Errorf("gpuwait: %w: %d devices wanted, %d there: %s", ErrNoDevice, n, len(candidates), uuids(candidates))
+		return nil, fmt.Errorf("gpuwait: %w: %d devices wanted, %d there: %s", ErrNoDevice, n, len(candidates),
+			uuids(candidates))
 	}
 	dir, err := leaseFolder(o.leaseDir, true)
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{o: o, src: src, n: n, dir: dir, candidates: candidates, start: time.Now(), inherited: strings.Split(os.Getenv(LeasedEnv), ",")}
-	if given := slices.DeleteFunc(slices.Clone(candidates), func(d Device) bool { return !a.inherits(d.UUID) }); len(given) >= n {
+	a := &attempt{
+		o: o, src: src, n: n, dir: dir, candidates: candidates, start: time.Now(),
+		inherited: strings.Split(os.Getenv(LeasedEnv), ","),
+	}
+	if given := slices.DeleteFunc(slices.Clone(candidates), func(d Device) bool {
+		return !a.inherits(d.UUID)
+	}); len(given) >= n {
 		a.candidates = given // an emptier one is not ours
 	}
 	return a.wait(ctx)
@@ -238,7 +246,8 @@ func (a *attempt) try(place *place) (*Lease, error) {
 	a.why, a.lost, a.gateHeld = map[string]string{}, nil, false
 	wanted := a.preferred()
 	if len(a.candidates)-len(a.lost) < a.n {
-		return nil, fmt.Errorf("gpuwait: %s wants %d of %d devices: %w", a.o.name, a.n, len(a.candidates), errors.Join(a.lost...))
+		return nil, fmt.Errorf("gpuwait: %s wants %d of %d devices: %w", a.o.name, a.n, len(a.candidates),
+			errors.Join(a.lost...))
 	}
 	if len(wanted) < a.n {
 		return nil, nil
@@ -281,7 +290,10 @@ func (a *attempt) try(place *place) (*Lease, error) {
 		return nil, nil
 	}
 	self, _ := procfs.StatOf(os.Getpid())
-	line := Lessee{PID: os.Getpid(), Start: self.Start, Program: filepath.Base(os.Args[0]), Name: a.o.name, Since: time.Now()}
+	line := Lessee{
+		PID: os.Getpid(), Start: self.Start, Program: filepath.Base(os.Args[0]), Name: a.o.name,
+		Since: time.Now(),
+	}
 	for _, f := range l.files {
 		if err := line.write(f); err != nil {
 			l.close()
@@ -289,7 +301,9 @@ func (a *attempt) try(place *place) (*Lease, error) {
 		}
 	}
 	inProcess.take(l, a.o.name)
-	slices.SortFunc(l.devices, func(x, y Device) int { return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.MIG, y.MIG)) })
+	slices.SortFunc(l.devices, func(x, y Device) int {
+		return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.MIG, y.MIG))
+	})
 	return l, nil
 }
 
@@ -370,7 +384,8 @@ func (a *attempt) hopeless() string {
 		switch {
 		case held && (own == a.o.name || strings.HasPrefix(a.o.name, own+"/")):
 			others--
-			reason = fmt.Sprintf("%s holds it already, so this would wait for itself: acquire all devices in one call", own)
+			reason = fmt.Sprintf("%s holds it already, so this would wait for itself: acquire all devices in one call",
+				own)
 		case l == nil || a.inherits(d.UUID):
 		case descends(os.Getpid(), l.PID):
 			others--

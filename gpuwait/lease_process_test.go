@@ -22,7 +22,8 @@ import (
 	"github.com/enginetest/enginetest/gpuwait/gpuwaittest"
 )
 
-// Two packages that `go test` runs side by side: with leases their spans never overlap; the control without leases shows that they would.
+// Two packages that `go test` runs side by side: with leases their spans never overlap; the control
+// without leases shows that they would.
 func TestLeaseAcrossPackages(t *testing.T) {
 	goTool, err := exec.LookPath("go")
 	if err != nil {
@@ -65,7 +66,8 @@ func countOverlaps(t *testing.T, file string) (overlaps, spans int) {
 
 // leaseHolder is the body of the process that TestLeaseOutlivesItsTaker kills; see TestMain.
 func leaseHolder(mode string) {
-	l, err := gpuwait.AcquireContext(context.Background(), 1, gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)), gpuwait.As("TestTaker"), gpuwait.Timeout(10*time.Second))
+	l, err := gpuwait.AcquireContext(context.Background(), 1, gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)),
+		gpuwait.As("TestTaker"), gpuwait.Timeout(10*time.Second))
 	if err != nil {
 		fmt.Printf("error %v\n", strings.ReplaceAll(err.Error(), "\n", " "))
 		return
@@ -125,7 +127,10 @@ func TestLeaseOutlivesItsTaker(t *testing.T) {
 			require.NoError(t, taker.Process.Kill())
 			taker.Wait()
 
-			opts := []gpuwait.LeaseOption{gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)), gpuwait.As("TestNext")}
+			opts := []gpuwait.LeaseOption{
+				gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)),
+				gpuwait.As("TestNext"),
+			}
 			l, err := gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.Timeout(300*time.Millisecond))...)
 			if mode != "inherit" {
 				require.NoError(t, err, "the control: a lock that no child shares ends with its process")
@@ -150,7 +155,8 @@ func TestLeaseOutlivesItsTaker(t *testing.T) {
 	}
 }
 
-// The whole way: a test leases a GPU, and its body runs in a child that has the lease. What is above Run happens in both processes.
+// The whole way: a test leases a GPU, and its body runs in a child that has the lease. What is
+// above Run happens in both processes.
 func TestLeaseWithForkproc(t *testing.T) {
 	if !forkproc.InChild() {
 		t.Setenv(gpuwait.LeaseDirEnv, t.TempDir())
@@ -174,7 +180,10 @@ func TestLeaseWithForkproc(t *testing.T) {
 // Killed at any moment, a taker leaves nothing that keeps the next one out.
 func TestLeaseTakerKilledAtRandomMoments(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "locks")
-	opts := []gpuwait.LeaseOption{gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)), gpuwait.Timeout(10 * time.Second)}
+	opts := []gpuwait.LeaseOption{
+		gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)),
+		gpuwait.Timeout(10 * time.Second),
+	}
 	taken := 0
 	for i := range 30 {
 		taker, lines := holderProcess(t, dir, "hold")
@@ -196,33 +205,39 @@ func TestLeaseTakerKilledAtRandomMoments(t *testing.T) {
 
 func TestLeaseInChild(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "locks")
-	l, err := gpuwait.AcquireContext(t.Context(), 1, gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)), gpuwait.As("TestParent"))
+	l, err := gpuwait.AcquireContext(t.Context(), 1, gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1),
+		gpuwait.From(twoGPUs(0, 0)), gpuwait.As("TestParent"))
 	require.NoError(t, err)
 	defer l.Release()
 
 	child, lines := holderProcess(t, dir, "acquire", l.Env()...)
 	child.ExtraFiles = l.Files()
 	require.NoError(t, child.Start())
-	assert.Equal(t, "["+gpu1+"] with 0 files", answer(t, lines, "leased "), "the child's Acquire takes the device that its parent leased for it")
+	assert.Equal(t, "["+gpu1+"] with 0 files", answer(t, lines, "leased "),
+		"the child's Acquire takes the device that its parent leased for it")
 	child.Wait()
 
 	child, _ = holderProcess(t, dir, "acquire")
 	child.Stdout = nil
 	out, err := child.Output()
 	require.NoError(t, err)
-	assert.Contains(t, string(out), "held by this process's own parent", "without the environment it would wait for its parent, which waits for it")
+	assert.Contains(t, string(out), "held by this process's own parent",
+		"without the environment it would wait for its parent, which waits for it")
 
 	l.Release()
-	stranger, err := gpuwait.AcquireContext(t.Context(), 1, gpuwait.LeaseDir(dir), gpuwait.Devices(gpu2), gpuwait.From(twoGPUs(0, 0)), gpuwait.As("TestStranger"))
+	stranger, err := gpuwait.AcquireContext(t.Context(), 1, gpuwait.LeaseDir(dir), gpuwait.Devices(gpu2),
+		gpuwait.From(twoGPUs(0, 0)), gpuwait.As("TestStranger"))
 	require.NoError(t, err)
 	defer stranger.Release()
 	child, lines = holderProcess(t, dir, "acquire", gpuwait.LeasedEnv+"="+gpu1)
 	require.NoError(t, child.Start())
-	assert.Equal(t, "["+gpu1+"] with 1 files", answer(t, lines, "leased "), "a variable that outlived its lease: the device is taken for real")
+	assert.Equal(t, "["+gpu1+"] with 1 files", answer(t, lines, "leased "),
+		"a variable that outlived its lease: the device is taken for real")
 	child.Wait()
 }
 
-// A lease that the parent passed on is held by the test that took it in the child, too: who asks again inside of it would wait for itself.
+// A lease that the parent passed on is held by the test that took it in the child, too: who asks
+// again inside of it would wait for itself.
 func TestLeaseTwiceInChild(t *testing.T) {
 	if !forkproc.InChild() {
 		t.Setenv(gpuwait.LeaseDirEnv, t.TempDir())
@@ -230,7 +245,8 @@ func TestLeaseTwiceInChild(t *testing.T) {
 	opts := []gpuwait.LeaseOption{gpuwait.From(twoGPUs(0, 0)), everything, gpuwait.Devices(gpu1)}
 	lease := gpuwait.Acquire(t, 1, forTest(opts)...)
 	forkproc.Run(t, func(t *testing.T) {
-		_, err := gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.As(t.Name()+"/sub"), gpuwait.Timeout(10*time.Second))...)
+		_, err := gpuwait.AcquireContext(t.Context(), 1,
+			with(opts, gpuwait.As(t.Name()+"/sub"), gpuwait.Timeout(10*time.Second))...)
 		require.ErrorContains(t, err, "TestLeaseTwiceInChild holds it already")
 	}, forkproc.Env(lease.Env()...), forkproc.Files(lease.Files()...))
 }

@@ -23,15 +23,19 @@ const (
 func twoGPUs(used1, used2 int64) *gpuwaittest.Source {
 	dev := func(i int, uuid string, used int64) gpuwaittest.Device {
 		return gpuwaittest.Device{
-			Device: gpuwait.Device{UUID: uuid, Index: i, Name: "NVIDIA H200"}, Total: 140 * gib, Steps: []gpuwaittest.Step{{Used: used}},
+			Device: gpuwait.Device{
+				UUID: uuid, Index: i,
+				Name: "NVIDIA H200",
+			}, Total: 140 * gib, Steps: []gpuwaittest.Step{{Used: used}},
 		}
 	}
 	return gpuwaittest.New(dev(0, gpu1, used1), dev(1, gpu2, used2))
 }
 
-// leasing gives the options of one test: its own folder of locks, and two GPUs.
+// leasing returns the options of one test: its own folder of locks, and two GPUs.
 func leasing(t *testing.T, more ...gpuwait.LeaseOption) []gpuwait.LeaseOption {
-	return append([]gpuwait.LeaseOption{gpuwait.LeaseDir(t.TempDir()), gpuwait.From(twoGPUs(0, 0)), everything}, more...)
+	return append([]gpuwait.LeaseOption{gpuwait.LeaseDir(t.TempDir()), gpuwait.From(twoGPUs(0, 0)), everything},
+		more...)
 }
 
 func with(opts []gpuwait.LeaseOption, more ...gpuwait.LeaseOption) []gpuwait.LeaseOption {
@@ -58,7 +62,10 @@ func TestLeaseExcludesAndNames(t *testing.T) {
 	require.ErrorAs(t, err, &busy)
 	require.ErrorIs(t, err, gpuwait.ErrBusy)
 	t.Log("\n" + err.Error())
-	for _, s := range []string{"TestOther could not lease 1 of 2 devices", fmt.Sprintf("leased by pid %d (gpuwait.test) TestBoth since", os.Getpid()), "gpuwait.SkipIfBusy()"} {
+	for _, s := range []string{
+		"TestOther could not lease 1 of 2 devices",
+		fmt.Sprintf("leased by pid %d (gpuwait.test) TestBoth since", os.Getpid()), "gpuwait.SkipIfBusy()",
+	} {
 		assert.Contains(t, err.Error(), s)
 	}
 	assert.Equal(t, "TestBoth", busy.Devices[0].Lessee.Name)
@@ -83,7 +90,8 @@ func TestLeaseChoosesTheEmptiest(t *testing.T) {
 	assert.Equal(t, []string{gpu2}, l.UUIDs())
 	assert.Equal(t, []string{"GPUWAIT_LEASED=" + gpu2, "CUDA_VISIBLE_DEVICES=" + gpu2}, l.Env())
 
-	_, err = gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.MinFree(50*gib), gpuwait.Timeout(0), gpuwait.As("TestBig"))...)
+	_, err = gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.MinFree(50*gib), gpuwait.Timeout(0),
+		gpuwait.As("TestBig"))...)
 	require.ErrorContains(t, err, "only 40.0 GiB free of 140.0 GiB")
 	require.ErrorContains(t, err, "with 50.0 GiB free")
 
@@ -108,7 +116,8 @@ func TestLeaseChoosesTheEmptiest(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A machine without a GPU: what is named by full UUID can be leased all the same, and nothing else can.
+// A machine without a GPU: what is named by full UUID can be leased all the same, and nothing else
+// can.
 func TestLeaseWithoutSource(t *testing.T) { withoutGPU(t, testLeaseWithoutSource) }
 
 func testLeaseWithoutSource(t *testing.T) {
@@ -136,10 +145,17 @@ func testLeaseWithoutSource(t *testing.T) {
 }
 
 func TestLeaseEnvOfAMD(t *testing.T) {
-	l, err := gpuwait.AcquireContext(t.Context(), 2, gpuwait.LeaseDir(t.TempDir()), everything, gpuwait.From(gpuwaittest.New(
-		gpuwaittest.Device{Device: gpuwait.Device{UUID: "GPU-00000000deadbeef", Index: 2, Vendor: gpuwait.AMD}, Total: gib},
-		gpuwaittest.Device{Device: gpuwait.Device{UUID: "GPU-00000000cafebabe", Index: 3, Vendor: gpuwait.AMD}, Total: gib},
-	)))
+	l, err := gpuwait.AcquireContext(t.Context(), 2, gpuwait.LeaseDir(t.TempDir()), everything,
+		gpuwait.From(gpuwaittest.New(
+			gpuwaittest.Device{
+				Device: gpuwait.Device{UUID: "GPU-00000000deadbeef", Index: 2, Vendor: gpuwait.AMD},
+				Total:  gib,
+			},
+			gpuwaittest.Device{
+				Device: gpuwait.Device{UUID: "GPU-00000000cafebabe", Index: 3, Vendor: gpuwait.AMD},
+				Total:  gib,
+			},
+		)))
 	require.NoError(t, err)
 	defer l.Release()
 	assert.Contains(t, l.Env(), "ROCR_VISIBLE_DEVICES=GPU-00000000deadbeef,GPU-00000000cafebabe")
@@ -149,8 +165,9 @@ func TestLeaseEnvOfAMD(t *testing.T) {
 func TestLeaseFolderAndNames(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	acquire := func(dir, uuid string) error {
-		l, err := gpuwait.AcquireContext(t.Context(), 1, gpuwait.LeaseDir(dir), gpuwait.Devices(uuid), gpuwait.From(gpuwaittest.New(
-			gpuwaittest.Device{Device: gpuwait.Device{UUID: uuid}, Total: gib})))
+		l, err := gpuwait.AcquireContext(t.Context(), 1, gpuwait.LeaseDir(dir), gpuwait.Devices(uuid),
+			gpuwait.From(gpuwaittest.New(
+				gpuwaittest.Device{Device: gpuwait.Device{UUID: uuid}, Total: gib})))
 		if err == nil {
 			l.Release()
 		}
@@ -174,7 +191,8 @@ func TestLeaseFolderAndNames(t *testing.T) {
 	require.Error(t, acquire(dir, gpu2), "a symlink in the place of a lock is not followed")
 }
 
-// A lock is held and its line says strange things: nobody can read it, its writer is gone, its clock was ahead. The folder has a symlink in its path.
+// A lock is held and its line says strange things: no one can read it, its writer is gone, its
+// clock was ahead. The folder has a symlink in its path.
 func TestLeaseOfNobody(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(t.TempDir(), "link")
@@ -190,13 +208,15 @@ func TestLeaseOfNobody(t *testing.T) {
 	} {
 		require.NoError(t, f.Truncate(0))
 		f.WriteAt([]byte(line), 0)
-		_, err = gpuwait.AcquireContext(t.Context(), 1, gpuwait.LeaseDir(filepath.Join(link, filepath.Base(dir))), gpuwait.Devices(gpu1),
+		_, err = gpuwait.AcquireContext(t.Context(), 1, gpuwait.LeaseDir(filepath.Join(link, filepath.Base(dir))),
+			gpuwait.Devices(gpu1),
 			gpuwait.From(twoGPUs(0, 0)), gpuwait.Timeout(0))
 		require.ErrorContains(t, err, want)
 	}
 }
 
-// Somebody who was stopped while they held the gate keeps everybody out: they are named, and not the devices, which are free.
+// Someone who was stopped while they held the gate keeps everybody out: they are named, and not the
+// devices, which are free.
 func TestLeaseGateHeld(t *testing.T) {
 	opts, dir := leasing(t), t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "gate"))
@@ -204,5 +224,6 @@ func TestLeaseGateHeld(t *testing.T) {
 	defer f.Close()
 	require.NoError(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
 	_, err = gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.LeaseDir(dir), gpuwait.Timeout(0))...)
-	require.ErrorContains(t, err, fmt.Sprintf("%s, under which devices are taken, is held (open in pid %d)", f.Name(), os.Getpid()))
+	require.ErrorContains(t, err, fmt.Sprintf("%s, under which devices are taken, is held (open in pid %d)", f.Name(),
+		os.Getpid()))
 }

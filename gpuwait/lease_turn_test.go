@@ -15,7 +15,8 @@ import (
 	"github.com/enginetest/enginetest/gpuwait"
 )
 
-// First come, first served: also for a device that is free while an earlier one waits for it and another.
+// First come, first served: also for a device that is free while an earlier one waits for it and
+// another.
 func TestLeaseIsFair(t *testing.T) {
 	opts := leasing(t)
 	held, err := gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.Devices(gpu1))...)
@@ -25,7 +26,8 @@ func TestLeaseIsFair(t *testing.T) {
 	var wg sync.WaitGroup
 	queueUp := func(name string, n int, devices ...string) {
 		wg.Go(func() {
-			l, err := gpuwait.AcquireContext(t.Context(), n, with(opts, gpuwait.As(name), gpuwait.Devices(devices...))...)
+			l, err := gpuwait.AcquireContext(t.Context(), n,
+				with(opts, gpuwait.As(name), gpuwait.Devices(devices...))...)
 			if !assert.NoError(t, err) {
 				return
 			}

@@ -21,8 +21,9 @@ type Lessee struct {
 	Program string    `json:"program"`
 	Name    string    `json:"name"` // the test's, usually
 	Since   time.Time `json:"since"`
-	Gone    bool      `json:"gone,omitempty"`    // PID has ended; children that inherited the lease hold it
-	Holding []int     `json:"holding,omitempty"` // the processes that have the lock file open, as far as this user can see
+	Gone    bool      `json:"gone,omitempty"` // PID has ended; children that inherited the lease hold it
+	// the processes that have the lock file open, as far as this user can see
+	Holding []int `json:"holding,omitempty"`
 }
 
 // String returns "pid 21293 (llm.test) TestLoad since 07:15:29 (3m0s)".
@@ -35,7 +36,8 @@ func (l *Lessee) String() string {
 		s += fmt.Sprintf(" (%s)", age(d.Round(time.Second)))
 	}
 	if l.Gone {
-		s += fmt.Sprintf(", which is gone; held on by pid %s, which inherited it", strings.Trim(fmt.Sprint(l.Holding), "[]"))
+		s += fmt.Sprintf(", which is gone; held on by pid %s, which inherited it",
+			strings.Trim(fmt.Sprint(l.Holding), "[]"))
 	}
 	return s
 }

@@ -152,7 +152,10 @@ func (s *nvmlSource) describe(h nvmlHandle, d Device) (Device, error) {
 
 // slices lists the MIG devices of a GPU and marks the GPU when MIG is on.
 func (s *nvmlSource) slices(gpu nvmlHandle, parent *Device) ([]nvmlDevice, error) {
-	for _, name := range []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"} {
+	for _, name := range []string{
+		"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount",
+		"nvmlDeviceGetMigDeviceHandleByIndex",
+	} {
 		if !s.lib.has(name) {
 			return nil, nil // a driver from before MIG
 		}
@@ -176,7 +179,8 @@ func (s *nvmlSource) slices(gpu nvmlHandle, parent *Device) ([]nvmlDevice, error
 			continue // an empty place: the numbers have gaps
 		}
 		if r != nvmlSuccess {
-			return nil, s.lib.failed("nvmlDeviceGetMigDeviceHandleByIndex", fmt.Sprintf("%s slice %d", parent.UUID, i), r)
+			return nil, s.lib.failed("nvmlDeviceGetMigDeviceHandleByIndex", fmt.Sprintf("%s slice %d", parent.UUID, i),
+				r)
 		}
 		d, err := s.describe(h, Device{Index: parent.Index, Vendor: NVIDIA, Parent: parent.UUID, MIG: i})
 		if err != nil {
@@ -242,7 +246,8 @@ func (s *nvmlSource) Memory(uuid string) (Memory, error) {
 
 func asMemory(d nvmlDevice, m nvmlMemory, withReserve bool) (Memory, error) {
 	if max(m.total, m.used, m.reserved) > math.MaxInt64 {
-		return Memory{}, fmt.Errorf("NVML: %s: %w: total %#x, used %#x, reserved %#x", d.UUID, ErrCannotMeasure, m.total, m.used, m.reserved)
+		return Memory{}, fmt.Errorf("NVML: %s: %w: total %#x, used %#x, reserved %#x", d.UUID, ErrCannotMeasure,
+			m.total, m.used, m.reserved)
 	}
 	return checked(d.Device, Memory{
 		Total: int64(m.total), Used: int64(m.used), Reserved: int64(m.reserved), WithReserve: withReserve,
@@ -280,7 +285,8 @@ func (s *nvmlSource) Holders(uuid string) ([]Holder, error) {
 		}
 	}
 	if asked == 0 {
-		return nil, errors.Join(append(refused, fmt.Errorf("NVML: %s: %w: this driver lists no processes", uuid, ErrCannotMeasure))...)
+		return nil, errors.Join(append(refused, fmt.Errorf("NVML: %s: %w: this driver lists no processes", uuid,
+			ErrCannotMeasure))...)
 	}
 	return out, nil
 }

@@ -128,7 +128,8 @@ func (l *nvmlLibrary) migEnabled(h nvmlHandle) (bool, nvmlReturn) {
 	var pin runtime.Pinner
 	pin.Pin(mode)
 	defer pin.Unpin()
-	r := l.call("nvmlDeviceGetMigMode", h.(uintptr), uintptr(unsafe.Pointer(&mode.now)), uintptr(unsafe.Pointer(&mode.pending)))
+	r := l.call("nvmlDeviceGetMigMode", h.(uintptr), uintptr(unsafe.Pointer(&mode.now)),
+		uintptr(unsafe.Pointer(&mode.pending)))
 	return mode.now == 1, r
 }
 
@@ -188,7 +189,10 @@ func listProcesses[T any](fn uintptr, h nvmlHandle, convert func(T) nvmlProcess)
 		list := make([]T, room)
 		pin.Pin(&list[0])
 		*n = room
-		r := nvmlReturn(int32(dynlib.Call(fn, []uintptr{h.(uintptr), uintptr(unsafe.Pointer(n)), uintptr(unsafe.Pointer(&list[0]))})))
+		r := nvmlReturn(int32(dynlib.Call(fn, []uintptr{
+			h.(uintptr), uintptr(unsafe.Pointer(n)),
+			uintptr(unsafe.Pointer(&list[0])),
+		})))
 		if r == nvmlTooSmall && room < 1<<20 {
 			continue
 		}

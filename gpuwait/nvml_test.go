@@ -18,8 +18,9 @@ import (
 	"github.com/enginetest/enginetest/gpuwait"
 )
 
-// withFakeNVML runs body once for each way of calling NVML, in a child whose libnvidia-ml is built from testdata/nvml. A child,
-// because go-nvml binds each function once per process: the next library would never be called.
+// withFakeNVML runs body once for each way of calling NVML, in a child whose libnvidia-ml is built
+// from testdata/nvml. A child, because go-nvml binds each function once per process: the next
+// library would never be called.
 func withFakeNVML(t *testing.T, body func(t *testing.T, lib string), flags ...string) {
 	for _, table := range gpuwait.NVMLTables() {
 		t.Run(table, func(t *testing.T) {
@@ -37,10 +38,13 @@ func withFakeLibrary(t *testing.T, body func(t *testing.T, lib string), flags ..
 			t.Skipf("needs a C compiler: %v", err)
 		}
 		lib = filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-		out, err := exec.Command(cc, append(flags, "-shared", "-fPIC", "-Wall", "-Wno-format-truncation", "-o", lib, "testdata/nvml/nvml.c")...).CombinedOutput()
+		out, err := exec.Command(cc, append(flags, "-shared", "-fPIC", "-Wall", "-Wno-format-truncation", "-o", lib,
+			"testdata/nvml/nvml.c")...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
-	forkproc.Run(t, func(t *testing.T) { body(t, lib) }, forkproc.Env("FAKE_NVML="+lib, "FAKE_NVML_STATE="+filepath.Join(filepath.Dir(lib), "state"),
+	forkproc.Run(t, func(t *testing.T) {
+		body(t, lib)
+	}, forkproc.Env("FAKE_NVML="+lib, "FAKE_NVML_STATE="+filepath.Join(filepath.Dir(lib), "state"),
 		gpuwait.LeaseDirEnv+"="+filepath.Dir(lib), "CUDA_VISIBLE_DEVICES="))
 }
 
@@ -85,7 +89,8 @@ func testNVML(t *testing.T, lib string) {
 				machine(t, s...)
 			}
 		}()
-		return gpuwait.Clear(t.Context(), src, cond, everything, gpuwait.Timeout(700*time.Millisecond), gpuwait.Patience(400*time.Millisecond))
+		return gpuwait.Clear(t.Context(), src, cond, everything, gpuwait.Timeout(700*time.Millisecond),
+			gpuwait.Patience(400*time.Millisecond))
 	}
 
 	t.Run("memory without the reserve", func(t *testing.T) {
@@ -107,13 +112,17 @@ func testNVML(t *testing.T, lib string) {
 		require.ErrorContains(t, err, "Insufficient Permissions (4)")
 	})
 	t.Run("clears", func(t *testing.T) {
-		r, err := during(t, gpuwait.Ratio(0.1), []string{h200Line(63*gib, 0), "proc compute " + uuid + " 1 1000"}, []string{h200Line(0, 0)})
+		r, err := during(t, gpuwait.Ratio(0.1), []string{h200Line(63*gib, 0), "proc compute " + uuid + " 1 1000"},
+			[]string{h200Line(0, 0)})
 		require.NoError(t, err)
 		assert.InDelta(t, 0.1, r.Elapsed.Seconds(), 0.09)
 	})
 	t.Run("never clears", func(t *testing.T) {
 		self := fmt.Sprintf("proc compute %s %d %d", uuid, os.Getpid(), 56*gib)
-		r, err := during(t, gpuwait.Ratio(0.1), []string{h200Line(63*gib, 0), self, "proc graphics " + uuid + " 1 -1", "proc graphics " + uuid + fmt.Sprintf(" %d 4096", os.Getpid())})
+		r, err := during(t, gpuwait.Ratio(0.1), []string{
+			h200Line(63*gib, 0), self, "proc graphics " + uuid + " 1 -1",
+			"proc graphics " + uuid + fmt.Sprintf(" %d 4096", os.Getpid()),
+		})
 		require.ErrorIs(t, err, gpuwait.ErrNotClear)
 		assert.Equal(t, gpuwait.Held, r.Ending)
 		t.Log("\n" + err.Error())
@@ -124,7 +133,8 @@ func testNVML(t *testing.T, lib string) {
 		assert.Contains(t, err.Error(), "the driver's reserve of 615.0 MiB is not counted")
 	})
 	t.Run("refills", func(t *testing.T) {
-		r, err := during(t, gpuwait.Ratio(0.1), []string{h200Line(63*gib, 0)}, []string{h200Line(20*gib, 0)}, []string{h200Line(90*gib, 0)})
+		r, err := during(t, gpuwait.Ratio(0.1), []string{h200Line(63*gib, 0)}, []string{h200Line(20*gib, 0)},
+			[]string{h200Line(90*gib, 0)})
 		require.ErrorIs(t, err, gpuwait.ErrNotClear)
 		assert.Equal(t, gpuwait.TrendRefill, r.Devices[0].Trend)
 	})
@@ -149,7 +159,8 @@ func testNVML(t *testing.T, lib string) {
 	})
 	t.Run("MIG", func(t *testing.T) {
 		machine(t,
-			fmt.Sprintf("gpu 0 GPU-aaaa1111-0 %d 0 0 4 1 NVIDIA H200", 140*gib), // the GPU itself may not be read in MIG mode
+			// the GPU itself may not be read in MIG mode
+			fmt.Sprintf("gpu 0 GPU-aaaa1111-0 %d 0 0 4 1 NVIDIA H200", 140*gib),
 			fmt.Sprintf("mig 0 0 MIG-bbbb2222 %d %d 1 0", 16*gib, 3*gib),
 			fmt.Sprintf("mig 0 2 MIG-cccc3333 %d 0 5 0", 32*gib), // the numbers have gaps
 			"gpu 1 GPU-dddd4444-0 1000 10 0 0 -1 NVIDIA L4",
@@ -159,7 +170,10 @@ func testNVML(t *testing.T, lib string) {
 		require.NoError(t, err)
 		require.Len(t, all, 4)
 		assert.True(t, all[0].Sliced)
-		assert.Equal(t, gpuwait.Device{UUID: "MIG-cccc3333", Name: "slice 2", Vendor: gpuwait.NVIDIA, Parent: "GPU-aaaa1111-0", MIG: 2, GI: 5}, all[2])
+		assert.Equal(t, gpuwait.Device{
+			UUID: "MIG-cccc3333", Name: "slice 2", Vendor: gpuwait.NVIDIA,
+			Parent: "GPU-aaaa1111-0", MIG: 2, GI: 5,
+		}, all[2])
 		m, err := src.Memory("MIG-bbbb2222")
 		require.NoError(t, err)
 		assert.Equal(t, 16*gib, m.Total)
@@ -184,7 +198,8 @@ func testNVML(t *testing.T, lib string) {
 		require.NoError(t, a.Close())
 		require.NoError(t, a.Close())
 		_, err := a.Memory(uuid)
-		require.ErrorIs(t, err, gpuwait.ErrCannotMeasure, "a closed source never calls the library: that would end the process")
+		require.ErrorIs(t, err, gpuwait.ErrCannotMeasure,
+			"a closed source never calls the library: that would end the process")
 		_, err = b.Memory(uuid)
 		require.NoError(t, err)
 		_, err = gpuwait.OpenNVML(lib + ".other")
@@ -204,7 +219,8 @@ func testNVML(t *testing.T, lib string) {
 func TestNVMLOldDriver(t *testing.T) { withFakeNVML(t, testNVMLOldDriver, "-DOLD") }
 
 func testNVMLOldDriver(t *testing.T, lib string) {
-	machine(t, h200Line(5*gib, 0), fmt.Sprintf("proc compute GPU-aaaa1111-0 %d %d", os.Getpid(), gib), "proc compute GPU-aaaa1111-0 1 -1")
+	machine(t, h200Line(5*gib, 0), fmt.Sprintf("proc compute GPU-aaaa1111-0 %d %d", os.Getpid(), gib),
+		"proc compute GPU-aaaa1111-0 1 -1")
 	src, err := gpuwait.OpenNVML(lib)
 	require.NoError(t, err)
 	defer src.Close()
@@ -241,7 +257,8 @@ func testNoGPU(t *testing.T) {
 	gpuwait.NoGPUEvidence(t, root)
 	_, err := gpuwait.Open()
 	require.ErrorIs(t, err, gpuwait.ErrNoSource)
-	require.EqualError(t, err, "gpuwait: cannot measure: no GPU found: neither /sys nor /dev shows one of NVIDIA or AMD")
+	require.EqualError(t, err,
+		"gpuwait: cannot measure: no GPU found: neither /sys nor /dev shows one of NVIDIA or AMD")
 	assert.Equal(t, 3, gpuwait.ExitCode(err))
 
 	for path, says := range map[string]string{

@@ -13,8 +13,8 @@ import (
 	"github.com/enginetest/enginetest/gpuwait"
 )
 
-// Each option goes with the verbs that heed it, and does not compile with the others. A call f(…, opt) compiles when the type that
-// opt's constructor returns has the methods of f's option type.
+// Each option goes with the verbs that heed it, and does not compile with the others. A call f(…,
+// opt) compiles when the type that opt's constructor returns has the methods of f's option type.
 func TestOptionsCompileWhereTheyCount(t *testing.T) {
 	verbs := map[string]any{
 		"Clear": gpuwait.Clear, "ForClear": gpuwait.ForClear, "Acquire": gpuwait.Acquire, "AcquireContext": gpuwait.AcquireContext,
@@ -52,7 +52,8 @@ func TestOptionsCompileWhereTheyCount(t *testing.T) {
 	}
 }
 
-// Deadline panics in a bubble of testing/synctest, and a channel that is made in one must not be used outside it.
+// Deadline panics in a bubble of testing/synctest, and a channel that is made in one must not be
+// used outside it.
 func TestVerbsInABubble(t *testing.T) {
 	opts := leasing(t, gpuwait.Devices(gpu1))
 	for range 2 { // what the first leaves behind, the second meets
@@ -60,7 +61,8 @@ func TestVerbsInABubble(t *testing.T) {
 			gpuwait.ForClear(t, gpuwait.Ratio(0.1), gpuwait.From(twoGPUs(0, 0)), everything)
 			l := gpuwait.Acquire(t, 1, forTest(opts)...)
 			assert.Equal(t, []string{gpu1}, l.UUIDs())
-			_, err := gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.As("TestNext"), gpuwait.Timeout(time.Minute))...)
+			_, err := gpuwait.AcquireContext(t.Context(), 1,
+				with(opts, gpuwait.As("TestNext"), gpuwait.Timeout(time.Minute))...)
 			require.ErrorIs(t, err, gpuwait.ErrBusy)
 		})
 		l, err := gpuwait.AcquireContext(t.Context(), 1, opts...)

@@ -21,7 +21,10 @@ func evidence(root string) []string {
 			found = append(found, name)
 		}
 	}
-	for _, pattern := range []string{"dev/nvidia[0-9]*", "dev/nvidiactl", "dev/kfd", "dev/dxg", "proc/driver/nvidia/gpus/*"} {
+	for _, pattern := range []string{
+		"dev/nvidia[0-9]*", "dev/nvidiactl", "dev/kfd", "dev/dxg",
+		"proc/driver/nvidia/gpus/*",
+	} {
 		files, _ := filepath.Glob(filepath.Join(root, pattern))
 		for _, f := range files {
 			found = append(found, strings.TrimPrefix(f, strings.TrimSuffix(root, "/")))

@@ -99,7 +99,8 @@ func process(h Holder) Process {
 	}
 	p.Test, _ = procfs.Variable(h.PID, TestEnv)
 	p.Relation = relation(h.PID)
-	if p.Relation == "" && adopted(st.Parent) && (p.Test != "" || st.Session != h.PID) { // a service leads a session of its own
+	// a service leads a session of its own
+	if p.Relation == "" && adopted(st.Parent) && (p.Test != "" || st.Session != h.PID) {
 		p.Relation = "orphan"
 	}
 	return p

@@ -56,7 +56,10 @@ func (a *Account) Returned(ctx context.Context, opts ...ReturnedOption) (Account
 	if o.timeout < 0 {
 		o.timeout = DefaultTimeout
 	}
-	w := &accountWait{a: a, o: o, start: time.Now(), judged: make([]judgment, len(a.devices)), before: make([]Usage, len(a.devices))}
+	w := &accountWait{
+		a: a, o: o, start: time.Now(), judged: make([]judgment, len(a.devices)),
+		before: make([]Usage, len(a.devices)),
+	}
 	for i, d := range a.devices {
 		w.before[i] = d.last.Usage
 	}
@@ -204,6 +207,8 @@ func (w *accountWait) deviceReport(i int) DeviceAccount {
 		p.Grew = h.Bytes - d.base.held(id)
 		out.Holders = append(out.Holders, p)
 	}
-	slices.SortFunc(out.Holders, func(x, y Process) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.PID, y.PID)) })
+	slices.SortFunc(out.Holders, func(x, y Process) int {
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.PID, y.PID))
+	})
 	return out
 }

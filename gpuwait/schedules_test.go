@@ -37,7 +37,8 @@ type schedule struct {
 }
 
 func (s *schedule) String() string {
-	return fmt.Sprintf("seed %d: %s, %s, %s leaked by %v\n    %s", s.seed, s.see, s.fate, size(s.leaked), s.pids, strings.Join(s.log, "\n    "))
+	return fmt.Sprintf("seed %d: %s, %s, %s leaked by %v\n    %s", s.seed, s.see, s.fate, size(s.leaked), s.pids,
+		strings.Join(s.log, "\n    "))
 }
 
 // play runs a schedule in a bubble and returns the report on it.
@@ -112,7 +113,8 @@ func (s *schedule) neighbours(w *world) {
 	}
 }
 
-// predecessor is an earlier engine of the family that has just ended: its memory is on its way back.
+// predecessor is an earlier engine of the family that has just ended: its memory is on its way
+// back.
 func (s *schedule) predecessor(w *world) {
 	if w.rng.IntN(3) > 0 {
 		return
@@ -125,7 +127,8 @@ func (s *schedule) predecessor(w *world) {
 	})
 }
 
-// inProcess makes the engine one of the test's own process, which may have a CUDA context of its own.
+// inProcess makes the engine one of the test's own process, which may have a CUDA context of its
+// own.
 func (s *schedule) inProcess(w *world) {
 	if w.rng.IntN(3) > 0 || s.fate == fateUnused || s.fate == fateStranded {
 		return
@@ -204,16 +207,20 @@ func (s *schedule) wrong(r AccountReport, err error) string {
 	case !clean && d.Verdict == VerdictReturned && d.Proof != ProofTotal && (s.fate == fateKeeps || s.see == seesAll):
 		return "false clear"
 	case s.fate == fateKeeps && (s.see == seesAll || s.see == seesOwn):
-		named := slices.ContainsFunc(d.Holders, func(p Process) bool { return slices.Contains(s.pids, p.PID) && p.Bytes == s.had+s.leaked })
-		if d.Verdict != VerdictHeld || d.Bytes < s.leaked || !named || !strings.Contains(err.Error(), fmt.Sprint(s.pids[0])) {
+		named := slices.ContainsFunc(d.Holders, func(p Process) bool {
+			return slices.Contains(s.pids, p.PID) && p.Bytes == s.had+s.leaked
+		})
+		if d.Verdict != VerdictHeld || d.Bytes < s.leaked || !named ||
+			!strings.Contains(err.Error(), fmt.Sprint(s.pids[0])) {
 			return "a leak that is not attributed"
 		}
 	}
 	return ""
 }
 
-// TestSchedules plays random lives of an engine among neighbours that come, go, grow, shrink and crash, under five kinds of drivers.
-// ENGINETEST_LONG=1 plays 10,000. -v prints the confusion matrix.
+// TestSchedules plays random lives of an engine among neighbours that come, go, grow, shrink and
+// crash, under five kinds of drivers. ENGINETEST_LONG=1 plays 10,000. -v prints the confusion
+// matrix.
 func TestSchedules(t *testing.T) {
 	n := 500
 	switch {
@@ -242,5 +249,8 @@ func TestSchedules(t *testing.T) {
 }
 
 func proofName(p Proof) string {
-	return map[Proof]string{ProofListed: "(listed)", ProofUnused: "(unused)", ProofUnmapped: "(unmapped)", ProofTotal: "(total)"}[p]
+	return map[Proof]string{
+		ProofListed: "(listed)", ProofUnused: "(unused)", ProofUnmapped: "(unmapped)",
+		ProofTotal: "(total)",
+	}[p]
 }

@@ -141,12 +141,14 @@ func noSource(evidence []string, tried ...error) error {
 		return fmt.Errorf("gpuwait: %w: neither /sys nor /dev shows one of NVIDIA or AMD", ErrNoSource)
 	}
 	if len(evidence) == 0 {
-		return fmt.Errorf("gpuwait: %w: device memory is measured on Linux only, and this is %s", ErrNoSource, runtime.GOOS)
+		return fmt.Errorf("gpuwait: %w: device memory is measured on Linux only, and this is %s", ErrNoSource,
+			runtime.GOOS)
 	}
 	var how []string
 	for _, err := range tried {
 		if !errors.Is(err, errNotThere) {
-			how = append(how, strings.Replace(err.Error(), ErrCannotMeasure.Error()+": ", "", 1)) // it is said once already
+			// it is said once already
+			how = append(how, strings.Replace(err.Error(), ErrCannotMeasure.Error()+": ", "", 1))
 		}
 	}
 	return fmt.Errorf("gpuwait: %w: this machine has a GPU (%s) that cannot be read: %s",
@@ -160,7 +162,8 @@ var errNotThere = errors.New("not there")
 // device.
 func checked(d Device, m Memory) (Memory, error) {
 	if m.Total <= 0 || m.Used < 0 || m.Reserved < 0 {
-		return m, fmt.Errorf("%s: %w: the source says used %d, reserved %d of total %d bytes", d.UUID, ErrCannotMeasure, m.Used, m.Reserved, m.Total)
+		return m, fmt.Errorf("%s: %w: the source says used %d, reserved %d of total %d bytes", d.UUID, ErrCannotMeasure,
+			m.Used, m.Reserved, m.Total)
 	}
 	return m, nil
 }

@@ -21,18 +21,19 @@ type AccountReport struct {
 
 // DeviceAccount is one device of an AccountReport.
 type DeviceAccount struct {
-	Device   Device    `json:"device"`
-	Verdict  Verdict   `json:"verdict"`
-	Proof    Proof     `json:"proof,omitempty"`
-	Bytes    int64     `json:"bytes"`             // held, or not attributed
-	Why      string    `json:"why,omitempty"`     // it is not returned
-	Hidden   string    `json:"hidden,omitempty"`  // why other processes may not be listed here
-	Settled  bool      `json:"settled"`           // the baseline did not move any more
-	Baseline Usage     `json:"baseline"`          // before the engine started
-	Peak     Usage     `json:"peak"`              // the reading with the most in the family's account
-	Before   Usage     `json:"before"`            // the last reading before Returned
-	After    Usage     `json:"after"`             // the last reading
-	Holders  []Process `json:"holders,omitempty"` // of the family, when it still holds memory; Grew is since the baseline
+	Device   Device  `json:"device"`
+	Verdict  Verdict `json:"verdict"`
+	Proof    Proof   `json:"proof,omitempty"`
+	Bytes    int64   `json:"bytes"`            // held, or not attributed
+	Why      string  `json:"why,omitempty"`    // it is not returned
+	Hidden   string  `json:"hidden,omitempty"` // why other processes may not be listed here
+	Settled  bool    `json:"settled"`          // the baseline did not move any more
+	Baseline Usage   `json:"baseline"`         // before the engine started
+	Peak     Usage   `json:"peak"`             // the reading with the most in the family's account
+	Before   Usage   `json:"before"`           // the last reading before Returned
+	After    Usage   `json:"after"`            // the last reading
+	// of the family, when it still holds memory; Grew is since the baseline
+	Holders []Process `json:"holders,omitempty"`
 }
 
 func (r AccountReport) is(v Verdict) bool {
@@ -49,7 +50,8 @@ func (r AccountReport) Line() string {
 			unused++
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("%s %s (%s)", d.Device.UUID, d.path(), cmp.Or(string(d.Proof), d.Why, string(d.Verdict))))
+		parts = append(parts, fmt.Sprintf("%s %s (%s)", d.Device.UUID, d.path(),
+			cmp.Or(string(d.Proof), d.Why, string(d.Verdict))))
 	}
 	if unused > 0 {
 		parts = append(parts, fmt.Sprintf("%d of %d GPU(s) not used (%s)", unused, len(r.Devices), ProofUnused))
@@ -61,9 +63,11 @@ func (r AccountReport) Line() string {
 // driver does not list the family shows what is in no process's account.
 func (d DeviceAccount) path() string {
 	if d.Peak.FamilyBytes() == 0 && d.After.FamilyBytes() == 0 {
-		return fmt.Sprintf("without a listed holder %s → %s → %s", size(d.Baseline.Unlisted), size(d.Peak.Unlisted), size(d.After.Unlisted))
+		return fmt.Sprintf("without a listed holder %s → %s → %s", size(d.Baseline.Unlisted), size(d.Peak.Unlisted),
+			size(d.After.Unlisted))
 	}
-	return fmt.Sprintf("%s → %s → %s", size(d.Baseline.FamilyBytes()), size(d.Peak.FamilyBytes()), size(d.After.FamilyBytes()))
+	return fmt.Sprintf("%s → %s → %s", size(d.Baseline.FamilyBytes()), size(d.Peak.FamilyBytes()),
+		size(d.After.FamilyBytes()))
 }
 
 // String is the failure message; one line when all memory is back.
@@ -90,7 +94,8 @@ func (r AccountReport) String() string {
 	case r.Advice == "":
 		b.WriteString("    to wait longer: gpuwait.Timeout(d)\n")
 	}
-	fmt.Fprintf(&b, "    %s\n", cmp.Or(r.Advice, "to accept it: gpuwait.Slack(bytes); memory kept on purpose: gpuwait.Own(uuid, name, bytes)"))
+	fmt.Fprintf(&b, "    %s\n",
+		cmp.Or(r.Advice, "to accept it: gpuwait.Slack(bytes); memory kept on purpose: gpuwait.Own(uuid, name, bytes)"))
 	if r.Reproduce != "" {
 		fmt.Fprintf(&b, "    to reproduce: %s\n", r.Reproduce)
 	}

@@ -95,7 +95,8 @@ func (d DeviceReport) advice() string {
 	case TrendFalling:
 		return "the wait was too short; the memory is not stuck"
 	case TrendRising:
-		return "it grew during the wait" + d.growers() + ": a process is allocating on this device now; lease it (gpuwait.Acquire) to be alone"
+		return "it grew during the wait" + d.growers() +
+			": a process is allocating on this device now; lease it (gpuwait.Acquire) to be alone"
 	case TrendRefill:
 		return fmt.Sprintf("it was down to %s during the wait and rose again%s: another process started; lease the device (gpuwait.Acquire) to be alone", size(d.Low), d.growers())
 	case TrendUnowned:

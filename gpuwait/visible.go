@@ -171,7 +171,8 @@ func find(all []Device, name string) (Device, error) {
 	case 0:
 		return Device{}, notFound(all, name)
 	}
-	return Device{}, fmt.Errorf("gpuwait: %w: %q is the beginning of %d UUIDs: %s", ErrBadSelector, name, len(hits), uuids(hits))
+	return Device{}, fmt.Errorf("gpuwait: %w: %q is the beginning of %d UUIDs: %s", ErrBadSelector, name, len(hits),
+		uuids(hits))
 }
 
 func notFound(all []Device, name string) error {

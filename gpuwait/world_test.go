@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// world is a simulated machine with one GPU: processes with device memory, of the family under test and others, and what the driver
-// shows of them. Time is the clock's: events happen when they are due, or, seldom, between two calls to the driver.
+// world is a simulated machine with one GPU: processes with device memory, of the family under test
+// and others, and what the driver shows of them. Time is the clock's: events happen when they are
+// due, or, seldom, between two calls to the driver.
 type world struct {
 	mu      sync.Mutex
 	rng     *rand.Rand

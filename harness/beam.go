@@ -13,7 +13,9 @@ type Beam struct {
 	TokenIDs []int32 // of the output
 	Text     string
 	Logprob  float64 // sum over the output's tokens
-	Score    float64 // what beams are ranked by: Logprob ÷ number of tokens of prompt and output, as vLLM ranks with length penalty 1
+	// what beams are ranked by: Logprob ÷ number of tokens of prompt and output, as vLLM ranks with
+	// length penalty 1
+	Score float64
 }
 
 // BeamSearch keeps, at every step, the width likeliest continuations of the prompt, and returns the
@@ -40,7 +42,10 @@ func (r *Runner) BeamSearch(prompt llm.Request, width, maxTokens int) []Beam {
 				r.t.Fatalf("%s: beam search: %T.Generate gave no log-probabilities", r.pkg, r.running())
 			}
 			for _, lp := range out.Completions[0].Logprobs[0] {
-				b := Beam{TokenIDs: append(slices.Clone(live[i].TokenIDs), lp.TokenID), Text: live[i].Text + lp.Token, Logprob: live[i].Logprob + float64(lp.Logprob)}
+				b := Beam{
+					TokenIDs: append(slices.Clone(live[i].TokenIDs), lp.TokenID), Text: live[i].Text + lp.Token,
+					Logprob: live[i].Logprob + float64(lp.Logprob),
+				}
 				b.Score = score(b, len(ids), eos)
 				if slices.Contains(eos, lp.TokenID) {
 					b.Text = live[i].Text

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// With returns the same engine for another test, usually a subtest: its verbs fail that test, and not
-// the one that owns the engine. The engine still ends with its owner.
+// With returns the same engine for another test, usually a subtest: its verbs fail that test, and
+// not the one that owns the engine. The engine still ends with its owner.
 //
 //	r := harness.Start(t, openMyEngine)
 //	for _, c := range cases {
@@ -67,7 +67,8 @@ func missing[C any](e Engine) (methods []string) {
 		if !ok {
 			methods = append(methods, signature)
 		} else if bound := reflect.ValueOf(e).MethodByName(m.Name).Type(); bound != m.Type {
-			methods = append(methods, fmt.Sprintf("%s (it has %s%s)", signature, found.Name, strings.TrimPrefix(bound.String(), "func")))
+			methods = append(methods, fmt.Sprintf("%s (it has %s%s)", signature, found.Name,
+				strings.TrimPrefix(bound.String(), "func")))
 		}
 	}
 	return methods

@@ -65,5 +65,6 @@ func TestEngineOf(t *testing.T) {
 		assert.NotNil(t, harness.EngineOf[*toy](r).part)
 		harness.EngineOf[remote](r)
 	})
-	assert.Equal(t, []string{"harness: EngineOf: the engine is a *harness_test.toy, not a harness_test.remote"}, failures)
+	assert.Equal(t, []string{"harness: EngineOf: the engine is a *harness_test.toy, not a harness_test.remote"},
+		failures)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// Verdicts returns the verdicts of the failed steps. A step whose error has none is a leak, and the engine's failure when it is the
-// shutdown.
+// Verdicts returns the verdicts of the failed steps. A step whose error has none is a leak, and the
+// engine's failure when it is the shutdown.
 func (e *Error) Verdicts() (list []verdict.Verdict) {
 	for _, s := range e.Report.Steps {
 		if s.Err == nil {
@@ -22,7 +22,10 @@ func (e *Error) Verdicts() (list []verdict.Verdict) {
 				class = verdict.ClassEngine
 			}
 			text := s.Name + ": " + firstLine(s.Err)
-			known = []verdict.Verdict{{Class: class, Source: "harness", Message: text, Resource: s.Name, Took: s.Took, Budget: s.Budget}}
+			known = []verdict.Verdict{{
+				Class: class, Source: "harness", Message: text, Resource: s.Name, Took: s.Took,
+				Budget: s.Budget,
+			}}
 		}
 		for _, v := range known {
 			if v.Repro == "" {
@@ -51,7 +54,10 @@ func (r Report) MarshalJSON() ([]byte, error) {
 		Steps []step        `json:"steps"`
 	}{r.Name, r.Err() == nil, r.Took, []step{}}
 	for _, s := range r.Steps {
-		j := step{Name: s.Name, Took: s.Took, Budget: s.Budget, Detail: strings.ToValidUTF8(s.Detail, "?"), Skipped: s.Skipped}
+		j := step{
+			Name: s.Name, Took: s.Took, Budget: s.Budget, Detail: strings.ToValidUTF8(s.Detail, "?"),
+			Skipped: s.Skipped,
+		}
 		if s.Err != nil {
 			j.Error = verdict.JSON(s.Err)
 		}

@@ -15,7 +15,10 @@ import (
 )
 
 func TestVerdictsOfATeardown(t *testing.T) {
-	leak := &leakcheck.Error{Findings: []leakcheck.Finding{{Kind: leakcheck.Goroutine, Text: "goroutine llm.poll", Signature: "goroutine: llm.poll"}}}
+	leak := &leakcheck.Error{Findings: []leakcheck.Finding{{
+		Kind: leakcheck.Goroutine, Text: "goroutine llm.poll",
+		Signature: "goroutine: llm.poll",
+	}}}
 	report := Report{Name: "llm", Took: time.Second, Steps: []Step{
 		{Name: "shutdown", Took: 1, Budget: 2, Err: errors.New("connector still busy\nmore")},
 		{Name: "goroutines", Err: fmt.Errorf("after 4s: %w", leak)},

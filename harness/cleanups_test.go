@@ -8,7 +8,8 @@ import (
 	"github.com/enginetest/enginetest/harness"
 )
 
-// Testing keeps cleanups that have run, and with them the engine that they used. That is not the test's leak.
+// Testing keeps cleanups that have run, and with them the engine that they used. That is not the
+// test's leak.
 func TestCleanupsThatHaveRun(t *testing.T) {
 	ok := t.Run("engine", func(t *testing.T) {
 		r := harness.Start(t, openToy, quick...)

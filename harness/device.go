@@ -63,7 +63,9 @@ func (f *family) has(pid int) bool {
 // watchDeviceMemory waits for the room that the engine needs and reads the baseline, unless the
 // options say otherwise or there is no GPU.
 func watchDeviceMemory(ctx context.Context, o *options, alone func() bool) (*deviceMemory, error) {
-	d := &deviceMemory{close: func() error { return nil }, family: &family{alone: func() bool { return alone() && leakcheck.OtherTests() == 0 }}}
+	d := &deviceMemory{close: func() error { return nil }, family: &family{alone: func() bool {
+		return alone() && leakcheck.OtherTests() == 0
+	}}}
 	d.open(o)
 	if err := d.room(ctx, o); err != nil {
 		return nil, errors.Join(err, d.close())
@@ -99,7 +101,8 @@ func (d *deviceMemory) room(ctx context.Context, o *options) error {
 		return nil
 	}
 	if d.skip != "" || d.err != nil {
-		return fmt.Errorf("%s.%s cannot be waited for: %w", o.pkg, o.needs[0].name, cmpErr(d.err, fmt.Errorf("%w: %s", gpuwait.ErrCannotMeasure, d.skip)))
+		return fmt.Errorf("%s.%s cannot be waited for: %w", o.pkg, o.needs[0].name,
+			cmpErr(d.err, fmt.Errorf("%w: %s", gpuwait.ErrCannotMeasure, d.skip)))
 	}
 	timeout := o.start
 	if end, ok := ctx.Deadline(); ok {
@@ -158,7 +161,8 @@ func (d *deviceMemory) returned(ctx context.Context, o *options, alone bool) (_ 
 	if !alone {
 		slack += sharedContext
 	}
-	r, err := d.account.Returned(ctx, gpuwait.Slack(slack), gpuwait.Timeout(time.Until(deadline(ctx))), gpuwait.Progress(o.say))
+	r, err := d.account.Returned(ctx, gpuwait.Slack(slack), gpuwait.Timeout(time.Until(deadline(ctx))),
+		gpuwait.Progress(o.say))
 	d.report = &r
 	var failed *gpuwait.AccountError
 	if errors.As(err, &failed) {

@@ -41,10 +41,14 @@ func set(src *gpuwaittest.Source, holders ...gpuwait.Holder) {
 	src.Set("GPU-1", step)
 }
 
-// The engine before this one gave back 10 GiB after the baseline, and this one keeps 50: no more than there was.
+// The engine before this one gave back 10 GiB after the baseline, and this one keeps 50: no more
+// than there was.
 func TestALeakUnderAFallingBaselineIsNotGone(t *testing.T) {
 	me := os.Getpid()
-	for name, before := range map[string]gpuwait.Holder{"of this process": held(me, 60*gib), "of a stranger": held(1, 60*gib)} {
+	for name, before := range map[string]gpuwait.Holder{
+		"of this process": held(me, 60*gib),
+		"of a stranger":   held(1, 60*gib),
+	} {
 		src, opts := board(t, 60*gib, before)
 		failures := faketb.Run(func(ft *faketb.T) {
 			harness.Start(ft, func(ctx context.Context) (*toy, error) {
@@ -108,11 +112,16 @@ func TestRoomIsWaitedForBeforeTheStart(t *testing.T) {
 	})
 	require.Len(t, failures, 1)
 	assert.False(t, started)
-	for _, want := range []string{"harness.NeedFree(21474836480) was not met, and nothing was started", "70.0 GiB  pid 1 ", "20.0 GiB must be free"} {
+	for _, want := range []string{
+		"harness.NeedFree(21474836480) was not met, and nothing was started",
+		"70.0 GiB  pid 1 ", "20.0 GiB must be free",
+	} {
 		assert.Contains(t, failures[0], want)
 	}
 	time.AfterFunc(50*time.Millisecond, func() { set(src) })
-	assert.Empty(t, faketb.Run(func(ft *faketb.T) { harness.Start(ft, open, append(opts, harness.NeedUtilization(0.9))...) }))
+	assert.Empty(t, faketb.Run(func(ft *faketb.T) {
+		harness.Start(ft, open, append(opts, harness.NeedUtilization(0.9))...)
+	}))
 	assert.True(t, started)
 
 	failures = faketb.Run(func(ft *faketb.T) { harness.Start(ft, open, append(noGPU, harness.NeedFree(1))...) })

@@ -14,14 +14,14 @@ import (
 type Engine interface {
 	// Generate answers every request, in order. It is called from several goroutines.
 	Generate(ctx context.Context, reqs ...llm.Request) ([]llm.Output, error)
-	// Shutdown ends the engine and gives back what it holds. A second call does nothing.
+	// Shutdown ends the engine and releases what it holds. A second call does nothing.
 	Shutdown(ctx context.Context) error
 }
 
 // What an Engine can do besides. A [Runner] method that needs one of these fails the test, naming
 // the interface, when the engine lacks it; the teardown checks use what is there.
 type (
-	// Streamer gives tokens as they come.
+	// Streamer returns tokens as they come.
 	Streamer interface {
 		Stream(ctx context.Context, req llm.Request) iter.Seq2[llm.Delta, error]
 	}
@@ -29,17 +29,17 @@ type (
 	PrefixCacheResetter interface {
 		ResetPrefixCache(ctx context.Context) error
 	}
-	// Sleeper gives device memory back for a while. Level 1 keeps the weights on the host, level 2
+	// Sleeper releases device memory for a while. Level 1 keeps the weights on the host, level 2
 	// keeps nothing.
 	Sleeper interface {
 		Sleep(ctx context.Context, level int) error
 		Wake(ctx context.Context, tags ...string) error
 	}
-	// Embedder gives one vector a text.
+	// Embedder returns one vector a text.
 	Embedder interface {
 		Embed(ctx context.Context, texts ...string) ([][]float32, error)
 	}
-	// Classifier gives the probability of each class, one slice a text.
+	// Classifier returns the probability of each class, one slice a text.
 	Classifier interface {
 		Classify(ctx context.Context, texts ...string) ([][]float32, error)
 	}
@@ -57,7 +57,7 @@ type (
 		PIDs() []int
 	}
 	// PartLister lists, by name, pointers to parts of the engine (a model runner, a cache) that
-	// nobody may reach after Shutdown. It is called once, when the engine has started; the pointers
+	// no one may reach after Shutdown. It is called once, when the engine has started; the pointers
 	// are held weakly.
 	PartLister interface {
 		Parts() map[string]any

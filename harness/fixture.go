@@ -48,7 +48,8 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 	f.scope = leakcheck.NewScope(f.opts.name, f.opts.allow...)
 	f.host = enterHost()
 	var err error
-	if f.gpu, err = watchDeviceMemory(ctx, &f.opts, f.host.alone); err != nil { // before the host's: opening NVML opens device files
+	// before the host's: opening NVML opens device files
+	if f.gpu, err = watchDeviceMemory(ctx, &f.opts, f.host.alone); err != nil {
 		f.host.leave()
 		return nil, fmt.Errorf("%s did not start: %w", f.opts.name, err)
 	}
@@ -84,7 +85,7 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 	return nil, err
 }
 
-// isNil says whether an engine is a nil pointer, or a nil interface: those are none. A struct
+// isNil reports whether an engine is a nil pointer, or a nil interface: those are none. A struct
 // without fields is one.
 func isNil(v reflect.Value) bool {
 	switch v.Kind() {
@@ -146,7 +147,7 @@ func (f *Fixture) watch(e Engine) {
 }
 
 // Engine is the engine, for what has no method here; nil once the fixture is closed. Do not keep
-// it: the teardown proves that nobody does.
+// it: the teardown proves that no one does.
 func (f *Fixture) Engine() Engine {
 	f.mu.Lock()
 	defer f.mu.Unlock()

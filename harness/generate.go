@@ -99,7 +99,8 @@ func (r *Runner) PromptPerplexity(prompt string) float64 {
 	for i, id := range out.PromptTokenIDs[1:] {
 		lp, ok := find(out.PromptLogprobs[i+1], id)
 		if !ok {
-			r.t.Fatalf("%s: perplexity of %q: position %d has no log-probability of its own token %d", r.pkg, prompt, i+1, id)
+			r.t.Fatalf("%s: perplexity of %q: position %d has no log-probability of its own token %d", r.pkg, prompt,
+				i+1, id)
 		}
 		sum += float64(lp)
 	}
@@ -115,14 +116,14 @@ func find(lps []llm.Logprob, id int32) (float32, bool) {
 	return 0, false
 }
 
-// Embed gives one vector a text. The engine must be an [Embedder].
+// Embed returns one vector a text. The engine must be an [Embedder].
 func (r *Runner) Embed(texts ...string) [][]float32 {
 	r.t.Helper()
 	e := capability[Embedder](r, "embed")
 	return must(r, "embed", func(ctx context.Context) ([][]float32, error) { return e.Embed(ctx, texts...) })
 }
 
-// Classify gives the probability of each class, one slice a text. The engine must be a
+// Classify returns the probability of each class, one slice a text. The engine must be a
 // [Classifier].
 func (r *Runner) Classify(texts ...string) [][]float32 {
 	r.t.Helper()
@@ -148,10 +149,13 @@ func (r *Runner) Chat(messages []llm.Message, params llm.SamplingParams) llm.Out
 func (r *Runner) ResetPrefixCache() {
 	r.t.Helper()
 	c := capability[PrefixCacheResetter](r, "reset a prefix cache")
-	must(r, "reset prefix cache", func(ctx context.Context) (struct{}, error) { return struct{}{}, c.ResetPrefixCache(ctx) })
+	must(r, "reset prefix cache", func(ctx context.Context) (struct{}, error) {
+		return struct{}{},
+			c.ResetPrefixCache(ctx)
+	})
 }
 
-// Sleep gives device memory back; level 1 keeps the weights on the host, level 2 keeps nothing. The
+// Sleep releases device memory; level 1 keeps the weights on the host, level 2 keeps nothing. The
 // engine must be a [Sleeper].
 func (r *Runner) Sleep(level int) {
 	r.t.Helper()

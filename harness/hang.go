@@ -36,7 +36,8 @@ func (h *hang) String() string {
 
 // of is the error of a method of e that was called with ctx.
 func (h *hang) of(ctx context.Context, e any) error {
-	return fmt.Errorf("%T has not returned %s after its context ended (%w): %v\n%s", e, hangGrace, context.Cause(ctx), h, h.stack)
+	return fmt.Errorf("%T has not returned %s after its context ended (%w): %v\n%s", e, hangGrace, context.Cause(ctx),
+		h, h.stack)
 }
 
 // within calls f in a goroutine of its own, and leaves it behind when it has not returned a second

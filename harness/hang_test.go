@@ -15,7 +15,8 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// stuck is an engine whose methods ignore their contexts until mu and free let them. It is a value: there is no reference to explain.
+// stuck is an engine whose methods ignore their contexts until mu and free let them. It is a value:
+// there is no reference to explain.
 type stuck struct {
 	mu   *sync.Mutex
 	free chan struct{}
@@ -94,7 +95,8 @@ func TestChildHang(t *testing.T) {
 
 func TestChildHangNext(t *testing.T) { onlyInChild(t) }
 
-// What an engine does in a verb happens in a goroutine of its own: a panic reaches the test with the stack of where it was.
+// What an engine does in a verb happens in a goroutine of its own: a panic reaches the test with
+// the stack of where it was.
 func TestAPanicOfTheEngineReachesTheTest(t *testing.T) {
 	faketb.Run(func(ft *faketb.T) {
 		r := harness.Start(ft, openToy, noGPU...)

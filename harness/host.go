@@ -32,7 +32,8 @@ func (f *Fixture) hostState(ctx context.Context) (string, error) {
 	err := f.host.state.Restored(ctx, slices.Concat(cudaKeeps, f.opts.allow)...)
 	var found *leakcheck.Error
 	if others = max(others, leakcheck.OtherTests()); errors.As(err, &found) && others > 0 {
-		return "", skipped("%d other test(s) run in this process, and what is new may be theirs: %s", others, briefly(found))
+		return "", skipped("%d other test(s) run in this process, and what is new may be theirs: %s", others,
+			briefly(found))
 	}
 	return "files, sockets, mappings, shared memory and children are as before", err
 }
@@ -47,7 +48,7 @@ func briefly(e *leakcheck.Error) string {
 }
 
 // cudaKeeps is what the CUDA driver holds from its first use in a process to the end of that
-// process; no call gives it back (driver 580).
+// process; no call releases it (driver 580).
 var cudaKeeps = []leakcheck.Option{
 	leakcheck.Allow("descriptor: /dev/nvidia*", "CUDA keeps it"),
 	leakcheck.Allow("mapping: /dev/nvidia*", "CUDA keeps it"),

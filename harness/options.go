@@ -60,7 +60,10 @@ func packageName(opts []Option) string {
 }
 
 func defaults() options {
-	return options{name: "engine", pkg: "harness", start: defaultStart, teardown: defaultTeardown, slack: defaultSlack, say: func(string) {}}
+	return options{
+		name: "engine", pkg: "harness", start: defaultStart, teardown: defaultTeardown, slack: defaultSlack,
+		say: func(string) {},
+	}
 }
 
 // StartTimeout bounds the start of the engine (default 5 minutes, and always the test's own
@@ -107,9 +110,9 @@ func NeedUtilization(share float64) Option {
 // children. The report gives the reason.
 func WithoutHost(reason string) Option { return func(o *options) { o.noHost = reason } }
 
-// WatchDirs adds folders to what the host check looks at: a file that appears in one while the engine
-// is there, and stays, is a finding. The folders should be the test's own: others write to a shared
-// one too.
+// WatchDirs adds folders to what the host check looks at: a file that appears in one while the
+// engine is there, and stays, is a finding. The folders should be the test's own: others write to a
+// shared one too.
 func WatchDirs(dirs ...string) Option {
 	return func(o *options) { o.dirs = append(o.dirs, dirs...) }
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/enginetest/enginetest/internal/faketb"
 )
 
-// rerun runs one test of this binary in a process of its own, as go test -json would, and returns what it prints and its error.
+// rerun runs one test of this binary in a process of its own, as go test -json would, and returns
+// what it prints and its error.
 func rerun(t *testing.T, test string, args ...string) (string, error) {
 	t.Helper()
 	c := exec.Command(os.Args[0], append([]string{"-test.run", test, "-test.v=test2json", "-test.count=1"}, args...)...)
@@ -101,7 +102,9 @@ func TestWatchDirs(t *testing.T) {
 	})
 	require.Len(t, failures, 1)
 	assert.Contains(t, failures[0], "engine.sock")
-	assert.Empty(t, faketb.Run(func(ft *faketb.T) { harness.Start(ft, openToy, append(noGPU, harness.WatchDirs(dir))...) }), "it was there before")
+	assert.Empty(t, faketb.Run(func(ft *faketb.T) {
+		harness.Start(ft, openToy, append(noGPU, harness.WatchDirs(dir))...)
+	}), "it was there before")
 }
 
 // A child that the engine did not name is not killed: the finding says that it is left running.
@@ -114,6 +117,7 @@ func TestAChildThatIsLeftRunning(t *testing.T) {
 	})
 	defer func() { child.Process.Kill(); child.Wait() }()
 	require.Len(t, failures, 1)
-	assert.Contains(t, failures[0], fmt.Sprintf("child process %d runs, and is left running: sleep 60", child.Process.Pid))
+	assert.Contains(t, failures[0], fmt.Sprintf("child process %d runs, and is left running: sleep 60",
+		child.Process.Pid))
 	assert.NoError(t, child.Process.Signal(syscall.Signal(0)), "it is")
 }

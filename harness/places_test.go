@@ -20,7 +20,7 @@ func TestInABubble(t *testing.T) {
 	})
 }
 
-// remote is an engine without anything of its own: a client of one that somebody else runs.
+// remote is an engine without anything of its own: a client of one that someone else runs.
 type remote struct{}
 
 func (remote) Generate(context.Context, ...llm.Request) ([]llm.Output, error) {

@@ -51,7 +51,8 @@ func Lease[E Engine](t TB, p *Pool, key string, open func(context.Context) (E, e
 	e := p.take(key)
 	if e == nil {
 		var err error
-		if e, err = startPooled(p, key, open, append([]Option{Name("pooled engine, started by " + t.Name())}, opts...)); err != nil {
+		if e, err = startPooled(p, key, open, append([]Option{Name("pooled engine, started by " + t.Name())},
+			opts...)); err != nil {
 			r.cancel()
 			t.Fatalf("%s: %v\nto reproduce: %s", r.pkg, err, r.repro)
 		}
@@ -62,7 +63,8 @@ func Lease[E Engine](t TB, p *Pool, key string, open func(context.Context) (E, e
 		t.Helper()
 		r.cancel()
 		if err := p.giveBack(e); err != nil {
-			t.Errorf("%s: the pooled engine cannot be leased again after lease %d: %v\nto reproduce: %s", r.pkg, e.leases, err, r.repro)
+			t.Errorf("%s: the pooled engine cannot be leased again after lease %d: %v\nto reproduce: %s", r.pkg,
+				e.leases, err, r.repro)
 		}
 	})
 	return r
@@ -141,7 +143,8 @@ func (e *pooled) reset() error {
 	}
 	for owner, bytes := range ledger.ByOwner(h.Holdings()) {
 		if was := e.held[owner]; bytes > was {
-			return fmt.Errorf("owner %s holds %s, %s when the engine was started", owner, ledger.FormatBytes(bytes), ledger.FormatBytes(was))
+			return fmt.Errorf("owner %s holds %s, %s when the engine was started", owner, ledger.FormatBytes(bytes),
+				ledger.FormatBytes(was))
 		}
 	}
 	return nil

@@ -74,19 +74,23 @@ type Error struct {
 func (e *Error) Error() string {
 	failed := e.Unwrap()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s is not gone: %d of %d checks failed (teardown took %s)", e.Report.Name, len(failed), len(e.Report.Steps), round(e.Report.Took))
+	fmt.Fprintf(&b, "%s is not gone: %d of %d checks failed (teardown took %s)", e.Report.Name, len(failed),
+		len(e.Report.Steps), round(e.Report.Took))
 	for _, s := range e.Report.Steps {
 		if s.Err != nil {
-			fmt.Fprintf(&b, "\n%s (after %s; budget %s):\n    %s", s.Name, round(s.Took), round(s.Budget), strings.ReplaceAll(s.Err.Error(), "\n", "\n    "))
+			fmt.Fprintf(&b, "\n%s (after %s; budget %s):\n    %s", s.Name, round(s.Took), round(s.Budget),
+				strings.ReplaceAll(s.Err.Error(), "\n", "\n    "))
 		}
 	}
 	if e.Repro != "" {
 		fmt.Fprintf(&b, "\nto reproduce: %s", e.Repro)
 	}
-	return strings.ReplaceAll(b.String(), "to accept: leakcheck.Allow(", "to accept: "+cmp.Or(e.Report.pkg, "harness")+".Allow(") // the option that a fixture takes
+	// the option that a fixture takes
+	return strings.ReplaceAll(b.String(), "to accept: leakcheck.Allow(",
+		"to accept: "+cmp.Or(e.Report.pkg, "harness")+".Allow(")
 }
 
-// Unwrap gives the errors of the failed steps.
+// Unwrap returns the errors of the failed steps.
 func (e *Error) Unwrap() (errs []error) {
 	for _, s := range e.Report.Steps {
 		if s.Err != nil {

@@ -104,7 +104,7 @@ func (r *Runner) report(report Report) {
 }
 
 // Engine is the engine, for what has no method here. Do not keep it beyond the test: the teardown
-// proves that nobody does.
+// proves that no one does.
 func (r *Runner) Engine() Engine {
 	r.t.Helper()
 	return r.running()

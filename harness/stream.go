@@ -9,7 +9,7 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// Stream gives a request's tokens as they come. Breaking out of the loop, ending the test inside
+// Stream returns a request's tokens as they come. Breaking out of the loop, ending the test inside
 // it, or Stop there, aborts the request; an error fails the test.
 func (r *Runner) Stream(req llm.Request) iter.Seq[llm.Delta] {
 	return func(yield func(llm.Delta) bool) {

@@ -33,11 +33,15 @@ func (f *Fixture) teardown(ctx context.Context) Report {
 	f.gpu.read(f.processes)
 	steps := []check{
 		{"shutdown", 40 * time.Second, e.shutdown},
-		{"holdings", time.Second, func(ctx context.Context) (string, error) { return e.holdings(ctx, f.devices, f.opts.allow) }},
+		{"holdings", time.Second, func(ctx context.Context) (string, error) {
+			return e.holdings(ctx, f.devices, f.opts.allow)
+		}},
 		{"processes", 10 * time.Second, func(ctx context.Context) (string, error) { return reap(ctx, f.processes) }},
 		{"goroutines", 4 * time.Second, f.goroutines},
 		{"references", 20 * time.Second, f.references},
-		{"device memory", 40 * time.Second, func(ctx context.Context) (string, error) { return f.gpu.returned(ctx, &f.opts, f.host.leave()) }},
+		{"device memory", 40 * time.Second, func(ctx context.Context) (string, error) {
+			return f.gpu.returned(ctx, &f.opts, f.host.leave())
+		}},
 		{"host", 4 * time.Second, f.hostState},
 	}
 	total := f.opts.teardown

@@ -46,7 +46,10 @@ type allowance struct {
 	matched         atomic.Bool
 }
 
-var kinds = []Kind{Reference, Goroutine, Buffer, Descriptor, Socket, Mapping, SharedMemory, Process, TemporaryFile, Memory}
+var kinds = []Kind{
+	Reference, Goroutine, Buffer, Descriptor, Socket, Mapping, SharedMemory, Process, TemporaryFile,
+	Memory,
+}
 
 func newAllowance(pattern, reason string) *allowance {
 	a := &allowance{pattern: pattern, reason: reason}

@@ -54,7 +54,10 @@ func BenchmarkPass(b *testing.B) {
 		runtime.GC()
 		b.Run(fmt.Sprintf("heap=%dMB/released", mb), func(b *testing.B) {
 			for b.Loop() {
-				refs, _ := plant(func(track func(any)) bool { track(&request{payload: make([]byte, 100)}); return true }, time.Second)
+				refs, _ := plant(func(track func(any)) bool {
+					track(&request{payload: make([]byte, 100)})
+					return true
+				}, time.Second)
 				if err := leakcheck.Released(context.Background(), refs...); err != nil {
 					b.Fatal(err)
 				}
@@ -75,7 +78,8 @@ func BenchmarkPass(b *testing.B) {
 //	go test ./leakcheck -run '^$' -bench Explain -benchtime 3x
 func BenchmarkExplain(b *testing.B) {
 	kept[0] = func() int { return b.N }
-	require.Error(b, leakcheck.Track("names", kept[0], leakcheck.Patience(0)).Released(context.Background())) // finding names is done once
+	// finding names is done once
+	require.Error(b, leakcheck.Track("names", kept[0], leakcheck.Patience(0)).Released(context.Background()))
 	for _, row := range []struct {
 		name string
 		fill func() any

@@ -56,10 +56,12 @@ func TestBinaries(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			var cmd *exec.Cmd
 			if row.build == nil {
-				cmd = exec.Command("go", append(append([]string{"test", "-C", ".."}, row.run...), "-run", "^TestCorpus$", "-count=1", "-v", "./leakcheck", "-rounds=1")...)
+				cmd = exec.Command("go", append(append([]string{"test", "-C", ".."}, row.run...), "-run",
+					"^TestCorpus$", "-count=1", "-v", "./leakcheck", "-rounds=1")...)
 			} else {
 				bin := filepath.Join(t.TempDir(), "leakcheck.test")
-				out, err := exec.Command("go", append(append([]string{"test", "-c", "-o", bin}, row.build...), ".")...).CombinedOutput()
+				out, err := exec.Command("go", append(append([]string{"test", "-c", "-o", bin}, row.build...),
+					".")...).CombinedOutput()
 				require.NoError(t, err, "%s", out)
 				cmd = exec.Command(bin, "-test.run", "^TestCorpus$", "-test.v", "-rounds=1")
 			}
@@ -69,7 +71,8 @@ func TestBinaries(t *testing.T) {
 			require.NotNil(t, m, "no matrix without false alarms: %v\n%s", err, out[max(0, len(out)-3000):])
 			planted, foundN, namedN := m[1], m[2], m[3]
 			t.Logf("%-36s planted %s, found %s, culprit named %s", row.name, planted, foundN, namedN)
-			fmt.Fprintf(&matrix, "\n%s\n    %-18s %8s %8s %14s %9s\n", row.name, "kind", "planted", "found", "culprit named", "median")
+			fmt.Fprintf(&matrix, "\n%s\n    %-18s %8s %8s %14s %9s\n", row.name, "kind", "planted", "found",
+				"culprit named", "median")
 			for _, k := range regexp.MustCompile(kind).FindAllStringSubmatch(string(out), -1) {
 				fmt.Fprintf(&matrix, "    %-18s %8s %8s %14s %9s\n", k[1], k[2], k[3], k[4], k[5])
 			}
@@ -81,7 +84,8 @@ func TestBinaries(t *testing.T) {
 			// no name is better than a wrong one: each root is a function of the right package, or
 			// said to be unknown
 			for _, line := range regexp.MustCompile(`(?m)^ +global  [^ \d].*`).FindAllString(string(out), -1) {
-				assert.True(t, strings.Contains(line, "a variable used by") || strings.Contains(line, "name is unknown"), line)
+				assert.True(t, strings.Contains(line, "a variable used by") ||
+					strings.Contains(line, "name is unknown"), line)
 			}
 		})
 	}

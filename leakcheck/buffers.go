@@ -10,8 +10,9 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Freed waits until a ledger is empty, and returns nil; otherwise a [*Error] with one finding an owner: bytes, how they were obtained, and the
-// places of the calls when the ledger records them. Any allocator can be checked that lists its live buffers as [ledger.Holding]s.
+// Freed waits until a ledger is empty, and returns nil; otherwise a [*Error] with one finding an
+// owner: bytes, how they were obtained, and the places of the calls when the ledger records them.
+// Any allocator can be checked that lists its live buffers as [ledger.Holding]s.
 func Freed(ctx context.Context, rep ledger.Reporter, opts ...Option) error {
 	cfg := configure(opts)
 	start, wait := time.Now(), 100*time.Microsecond
@@ -44,7 +45,8 @@ func watch(rep ledger.Reporter) watched {
 	return w
 }
 
-// freed is [Freed] of a reporter that may have been collected; known is false when no one can tell any more what it held.
+// freed is [Freed] of a reporter that may have been collected; known is false when no one can tell
+// any more what it held.
 func (w watched) freed(ctx context.Context, opts []Option) (err error, known bool) {
 	if rep := w.get(); rep != nil {
 		return Freed(ctx, rep, opts...), true
@@ -78,7 +80,8 @@ func byOwner(hs []ledger.Holding) []Finding {
 			bytes += h.Bytes
 		}
 		f := Finding{Kind: Buffer, Name: owner, Signature: "buffer: " + owner}
-		f.Text = fmt.Sprintf("%s of device memory not given back by owner %s (%d allocations)", ledger.FormatBytes(bytes), owner, len(g))
+		f.Text = fmt.Sprintf("%s of device memory not given back by owner %s (%d allocations)",
+			ledger.FormatBytes(bytes), owner, len(g))
 		f.Detail = strings.ReplaceAll("\n"+ledger.Format(g[:min(len(g), 8)]), "\n    ", "\n")[1:]
 		if len(g) > 8 {
 			f.Detail += fmt.Sprintf("… %d more\n", len(g)-8)

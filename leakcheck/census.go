@@ -51,7 +51,8 @@ func allStacks() []byte {
 	}
 }
 
-// parseBirth reads one block of a dump: "goroutine 20 [chan receive]:\n…created by f in goroutine 7\n\t…".
+// parseBirth reads one block of a dump: "goroutine 20 [chan receive]:\n…created by f in goroutine
+// 7\n\t…".
 func parseBirth(block []byte) (id int64, b birth) {
 	head, rest, _ := bytes.Cut(block, []byte("\n"))
 	id = goroutineID(head)
@@ -65,20 +66,24 @@ func parseBirth(block []byte) (id int64, b birth) {
 		return bytes.Contains(rest, []byte("\n"+fn+"(")) || bytes.HasPrefix(rest, []byte(fn+"("))
 	}
 	if b.test = frame("testing.tRunner"); b.test {
-		b.phase = frame("testing.tRunner.func1") && !frame("testing.(*common).runCleanup") && bytes.Contains(head, []byte("[chan receive"))
-		b.busy = !b.phase && !frame("testing.(*T).Parallel") && !frame("testing.(*testState).waitParallel") && !frame("testing.(*T).Run") &&
+		b.phase = frame("testing.tRunner.func1") && !frame("testing.(*common).runCleanup") &&
+			bytes.Contains(head, []byte("[chan receive"))
+		b.busy = !b.phase && !frame("testing.(*T).Parallel") && !frame("testing.(*testState).waitParallel") &&
+			!frame("testing.(*T).Run") &&
 			busyFrame(rest)
 	}
 	return id, b
 }
 
-// busyFrame reports whether there is a frame of a test's own: a test that is over is listed until its goroutine has ended.
+// busyFrame reports whether there is a frame of a test's own: a test that is over is listed until
+// its goroutine has ended.
 func busyFrame(frames []byte) bool {
 	for line := range bytes.Lines(frames) {
 		if bytes.HasPrefix(line, []byte("created by ")) {
 			return false
 		}
-		own := !bytes.HasPrefix(line, []byte("\t")) && !bytes.HasPrefix(line, []byte("panic(")) && bytes.ContainsRune(line, '(')
+		own := !bytes.HasPrefix(line, []byte("\t")) && !bytes.HasPrefix(line, []byte("panic(")) &&
+			bytes.ContainsRune(line, '(')
 		for _, pkg := range []string{"testing.", "runtime.", "runtime/", "internal/", "sync.", "time."} {
 			own = own && !bytes.HasPrefix(line, []byte(pkg))
 		}
@@ -126,8 +131,8 @@ func (c census) ids() map[int64]bool {
 	return m
 }
 
-// root follows the creators of a goroutine to the first that was there then; dead says that the trail ends before, at one that has ended or at
-// a timer.
+// root follows the creators of a goroutine to the first that was there then; dead says that the
+// trail ends before, at one that has ended or at a timer.
 func (c census) root(id int64, then census) (root int64, dead bool) {
 	for {
 		b, alive := c.born[id]
@@ -154,7 +159,8 @@ func (c census) ancestor(id int64) bool {
 	return false
 }
 
-// alone reports whether tests run, and none but those of the given goroutines, and of who started them.
+// alone reports whether tests run, and none but those of the given goroutines, and of who started
+// them.
 func (c census) alone(those ...int64) bool {
 	tests := false
 	for id, b := range c.born {
@@ -183,7 +189,8 @@ type scopes struct {
 
 var live scopes
 
-// enter adds a scope. Two that are open at once, neither around the other, cannot tell whose a goroutine is that has no label.
+// enter adds a scope. Two that are open at once, neither around the other, cannot tell whose a
+// goroutine is that has no label.
 func (l *scopes) enter(s *Scope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,8 +211,8 @@ func (l *scopes) leave(s *Scope) {
 	l.open = slices.DeleteFunc(l.open, func(w weak.Pointer[Scope]) bool { o := w.Value(); return o == nil || o == s })
 }
 
-// OtherTests returns how many tests run now beside that of the calling goroutine. What they open belongs to this process too, and
-// can't be told from what this test opens.
+// OtherTests returns how many tests run now beside that of the calling goroutine. What they open
+// belongs to this process too, and can't be told from what this test opens.
 func OtherTests() (n int) {
 	c := takeCensus()
 	for id, b := range c.born {

@@ -10,8 +10,9 @@ import (
 	"text/tabwriter"
 )
 
-// Arm is one side of a control experiment. It runs one life: makes what is compared, uses it, shuts it down, and calls stage in between, with
-// the name of what was reached ("created", "used"); after it has returned, "end" is measured.
+// Arm is one side of a control experiment. It runs one life: makes what is compared, uses it, shuts
+// it down, and calls stage in between, with the name of what was reached ("created", "used"); after
+// it has returned, "end" is measured.
 type Arm func(round int, stage func(name string))
 
 // Comparison is what Compare measured.
@@ -20,7 +21,8 @@ type Comparison struct {
 	Rows   []Difference // stages in their order, the end last; for each of them every measure that differs
 }
 
-// Difference is how much more one arm holds than the other at one stage, each against what there was before its life.
+// Difference is how much more one arm holds than the other at one stage, each against what there
+// was before its life.
 type Difference struct {
 	Stage, Measure string
 	With, Without  float64 // medians over the rounds
@@ -35,15 +37,17 @@ func (d Difference) Certain() bool { return d.More > d.Allowed && d.Confidence >
 
 const (
 	compareConfidence = 0.999
-	// fewestPairs is how many rounds it takes for that: all differences are positive by chance once in 2^10.
+	// fewestPairs is how many rounds it takes for that: all differences are positive by chance once
+	// in 2^10.
 	fewestPairs = 10
 	endStage    = "end"
 )
 
-// Compare is a control experiment: it runs both arms in every round, in turns which goes first, and fails the test when what is left at the
-// end is certainly more with than without. A leak that only one feature causes (a connector, a cache, an option) is so told from what the
-// engine keeps anyway. It takes ten rounds or more. Stages before the end are shown and not judged. [GrowthAllowed] and [DeviceMemory] work
-// as in [Growth].
+// Compare is a control experiment: it runs both arms in every round, in turns which goes first, and
+// fails the test when what is left at the end is certainly more with than without. A leak that only
+// one feature causes (a connector, a cache, an option) is so told from what the engine keeps
+// anyway. It takes ten rounds or more. Stages before the end are shown and not judged.
+// [GrowthAllowed] and [DeviceMemory] work as in [Growth].
 func Compare(t TB, rounds int, with, without Arm, opts ...Option) {
 	t.Helper()
 	c, err := MeasureDifference(context.Background(), rounds, with, without, opts...)
@@ -54,7 +58,8 @@ func Compare(t TB, rounds int, with, without Arm, opts ...Option) {
 	}
 }
 
-// MeasureDifference is the core of [Compare]: it returns the measurements, and a [*Error] when more is left with than without.
+// MeasureDifference is the core of [Compare]: it returns the measurements, and a [*Error] when more
+// is left with than without.
 func MeasureDifference(ctx context.Context, rounds int, with, without Arm, opts ...Option) (*Comparison, error) {
 	cfg := configure(opts)
 	if rounds < fewestPairs {
@@ -79,7 +84,10 @@ func MeasureDifference(ctx context.Context, rounds int, with, without Arm, opts 
 	var fs []Finding
 	for _, d := range c.Rows {
 		if d.Stage == endStage && d.Certain() {
-			f := Finding{Kind: Memory, Name: d.Measure, Signature: "memory: difference of " + d.Measure, Detail: c.String()}
+			f := Finding{
+				Kind: Memory, Name: d.Measure, Signature: "memory: difference of " + d.Measure,
+				Detail: c.String(),
+			}
 			f.Text = fmt.Sprintf("%s: %s more is left with than without (%d rounds in turns; confidence %.2f %%; allowed %s)",
 				d.Measure, d.amount(d.More), rounds, 100*d.Confidence, d.amount(d.Allowed))
 			fs = append(fs, f)
@@ -141,7 +149,8 @@ func (t *differences) rows(cfg config) (rows []Difference) {
 				continue // the race detector's own memory grows
 			}
 			d := Difference{Stage: stage, Measure: m.name, Allowed: m.allowed, bytes: m.bytes}
-			if cfg.growth != nil && (m.name == heapMeasure || m.name == offHeapMeasure && float64(*cfg.growth) > m.allowed) {
+			if cfg.growth != nil && (m.name == heapMeasure || m.name == offHeapMeasure &&
+				float64(*cfg.growth) > m.allowed) {
 				d.Allowed = float64(*cfg.growth)
 			}
 			var a, b, pairs []float64
@@ -175,15 +184,17 @@ func median(x []float64) float64 {
 	return (s[(n-1)/2] + s[n/2]) / 2
 }
 
-// pairedConfidence is 1 − p of Wilcoxon's signed-rank test, one-sided and exact: p is the share of all ways to choose the signs of the
-// differences that have a sum of positive ranks as large as was seen (Wilcoxon 1945). Pairs without a difference count as negative.
+// pairedConfidence is 1 − p of Wilcoxon's signed-rank test, one-sided and exact: p is the share of
+// all ways to choose the signs of the differences that have a sum of positive ranks as large as was
+// seen (Wilcoxon 1945). Pairs without a difference count as negative.
 func pairedConfidence(d []float64) float64 {
 	order := make([]int, len(d))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(math.Abs(d[a]), math.Abs(d[b])), cmp.Compare(d[b], d[a])) // of equal ones the positive rank lower
+		// of equal ones the positive rank lower
+		return cmp.Or(cmp.Compare(math.Abs(d[a]), math.Abs(d[b])), cmp.Compare(d[b], d[a]))
 	})
 	seen := 0
 	for rank, i := range order {
@@ -192,7 +203,8 @@ func pairedConfidence(d []float64) float64 {
 		}
 	}
 	n := len(d)
-	ways := make([]float64, n*(n+1)/2+1) // ways[s]: the share of the choices of signs with s as the sum of positive ranks
+	// ways[s]: the share of the choices of signs with s as the sum of positive ranks
+	ways := make([]float64, n*(n+1)/2+1)
 	ways[0] = 1
 	for rank := 1; rank <= n; rank++ {
 		for s := len(ways) - 1; s >= 0; s-- {
@@ -217,7 +229,8 @@ func (c *Comparison) String() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "stage\tmeasure\twith\twithout\tdifference\tconfidence\t")
 	for _, d := range c.Rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%.2f %%\t\n", d.Stage, d.Measure, d.amount(d.With), d.amount(d.Without), d.amount(d.More), 100*d.Confidence)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%.2f %%\t\n", d.Stage, d.Measure, d.amount(d.With), d.amount(d.Without),
+			d.amount(d.More), 100*d.Confidence)
 	}
 	w.Flush()
 	return b.String()

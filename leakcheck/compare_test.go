@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// connector hands an engine's blocks to a store. The leaky one registers each request there and forgets some when it is shut down.
+// connector hands an engine's blocks to a store. The leaky one registers each request there and
+// forgets some when it is shut down.
 type connector struct {
 	store map[int][]byte
 	leaky bool
@@ -42,7 +43,8 @@ func connected(c *connector) Arm {
 	}
 }
 
-// TestCompare: what only the arm with a leaky connector leaves is found; a clean one holds more while it is used, and nothing at the end.
+// TestCompare: what only the arm with a leaky connector leaves is found; a clean one holds more
+// while it is used, and nothing at the end.
 func TestCompare(t *testing.T) {
 	defer func() { transfers = nil }()
 	c, err := MeasureDifference(t.Context(), 10, connected(&connector{leaky: true}), connected(nil))
@@ -64,7 +66,8 @@ func TestCompare(t *testing.T) {
 	if testing.Short() {
 		return
 	}
-	_, err = MeasureDifference(t.Context(), 10, connected(&connector{leaky: true}), connected(nil), Allow("memory: difference of Go heap", "the connector of release 1 keeps one block"))
+	_, err = MeasureDifference(t.Context(), 10, connected(&connector{leaky: true}), connected(nil),
+		Allow("memory: difference of Go heap", "the connector of release 1 keeps one block"))
 	require.NoError(t, err)
 	// both leak alike: not the connector's fault
 	Compare(t, 10, connected(&connector{leaky: true}), connected(&connector{leaky: true}))

@@ -17,7 +17,7 @@ import (
 
 var rounds = flag.Int("rounds", 3, "how often every clean look-alike and every clean twin runs in TestCorpus")
 
-// plant runs f and gives what it tracked. Nothing of it stays on the caller's stack.
+// plant runs f and returns what it tracked. Nothing of it stays on the caller's stack.
 //
 //go:noinline
 func plant[T any](f func(track func(any)) T, patience time.Duration) (refs []*leakcheck.Ref, undo T) {
@@ -108,12 +108,14 @@ func TestCorpus(t *testing.T) {
 	}
 	var sum verdict
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n%-18s %8s %8s %14s %9s %11s %13s\n", "kind", "planted", "found", "culprit named", "median", "clean runs", "false alarms")
+	fmt.Fprintf(&b, "\n%-18s %8s %8s %14s %9s %11s %13s\n", "kind", "planted", "found", "culprit named", "median",
+		"clean runs", "false alarms")
 	for _, k := range kinds {
 		v := matrix[k]
 		v.print(&b, k)
 		sum = verdict{
-			sum.planted + v.planted, sum.found + v.found, sum.named + v.named, sum.clean + v.clean, sum.alarms + v.alarms, append(sum.took, v.took...),
+			sum.planted + v.planted, sum.found + v.found, sum.named + v.named, sum.clean + v.clean, sum.alarms +
+				v.alarms, append(sum.took, v.took...),
 		}
 	}
 	sum.print(&b, "all")
@@ -126,7 +128,8 @@ func TestCorpus(t *testing.T) {
 }
 
 func (v *verdict) print(b *strings.Builder, kind string) {
-	fmt.Fprintf(b, "%-18s %8d %8d %14d %9s %11d %13d\n", kind, v.planted, v.found, v.named, v.median(), v.clean, v.alarms)
+	fmt.Fprintf(b, "%-18s %8d %8d %14d %9s %11d %13d\n", kind, v.planted, v.found, v.named, v.median(), v.clean,
+		v.alarms)
 }
 
 // twin checks refs again, with patience: what was undone may still be on its way out.

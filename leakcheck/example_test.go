@@ -49,7 +49,8 @@ func ExampleReleased() {
 }
 
 func ExampleAllow() {
-	known := leakcheck.Allow("reference: global *leakcheck_test.engines → *leakcheck_test.Engine", "a cache that the process keeps")
+	known := leakcheck.Allow("reference: global *leakcheck_test.engines → *leakcheck_test.Engine",
+		"a cache that the process keeps")
 	ref := leakcheck.Track("engine", open("known"), leakcheck.Patience(0), known)
 	fmt.Println(ref.Released(context.Background()))
 	clear(engines)

@@ -19,7 +19,8 @@ func Tree(pid int) Family {
 	return func() []int { return append([]int{pid}, descendants(pid)...) }
 }
 
-// FamilySample is what the processes of a family hold together after one round. Memory that several processes share counts once (PSS).
+// FamilySample is what the processes of a family hold together after one round. Memory that several
+// processes share counts once (PSS).
 type FamilySample struct {
 	Anonymous   int64 // heaps and stacks, also what is swapped out
 	Shared      int64 // shared memory: /dev/shm, memfd, System V

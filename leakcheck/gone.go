@@ -11,9 +11,10 @@ import (
 	"time"
 )
 
-// Gone waits until no goroutine of the scope is left (but the caller), and returns nil; otherwise a [*Error] with one finding per group of
-// alike goroutines: what each waits for, since when, its stack and who started it. Before it calls one leaked it collects garbage, so that
-// goroutines that a finalizer or cleanup stops can end.
+// Gone waits until no goroutine of the scope is left (but the caller), and returns nil; otherwise a
+// [*Error] with one finding per group of alike goroutines: what each waits for, since when, its
+// stack and who started it. Before it calls one leaked it collects garbage, so that goroutines that
+// a finalizer or cleanup stops can end.
 func (s *Scope) Gone(ctx context.Context) error {
 	gone, waited := s.wait(ctx)
 	defer s.kin.over(s)
@@ -23,7 +24,8 @@ func (s *Scope) Gone(ctx context.Context) error {
 	return s.certainLeaks()
 }
 
-// fewest is how often garbage is collected before a verdict: once more than a chain of two finalizers needs.
+// fewest is how often garbage is collected before a verdict: once more than a chain of two
+// finalizers needs.
 const fewest = 3
 
 // wait waits until no goroutine of the scope runs, the patience is spent, or the context ends.
@@ -53,7 +55,9 @@ func (s *Scope) wait(ctx context.Context) (gone bool, waited time.Duration) {
 
 // accepted reports whether an Allow covers each goroutine that carries the scope's mark.
 func (s *Scope) accepted() bool {
-	if !slices.ContainsFunc(s.cfg.allow, func(a *allowance) bool { return strings.HasPrefix(a.pattern, string(Goroutine)) }) {
+	if !slices.ContainsFunc(s.cfg.allow, func(a *allowance) bool {
+		return strings.HasPrefix(a.pattern, string(Goroutine))
+	}) {
 		return false
 	}
 	old := getLabels()
@@ -65,7 +69,8 @@ func (s *Scope) accepted() bool {
 	})
 }
 
-// collectGarbage collects garbage, and waits a moment for the finalizers and cleanups of what is gone, and for what they stop.
+// collectGarbage collects garbage, and waits a moment for the finalizers and cleanups of what is
+// gone, and for what they stop.
 func collectGarbage() {
 	runtime.GC()
 	for wait := time.Millisecond; wait < 64*time.Millisecond && pendingCleanups(); wait *= 2 {
@@ -85,7 +90,8 @@ func pendingCleanups() bool {
 	metrics.Read(s)
 	for i := 0; i < len(s); i += 2 {
 		queued, executed := s[i].Value, s[i+1].Value
-		if queued.Kind() == metrics.KindUint64 && executed.Kind() == metrics.KindUint64 && queued.Uint64() > executed.Uint64() {
+		if queued.Kind() == metrics.KindUint64 && executed.Kind() == metrics.KindUint64 &&
+			queued.Uint64() > executed.Uint64() {
 			return true
 		}
 	}
@@ -99,7 +105,8 @@ func (s *Scope) running() (n int) {
 	defer setLabels(old)
 	var text strings.Builder
 	pprof.Lookup("goroutine").WriteTo(&text, 1) //nolint:errcheck // a strings.Builder takes everything
-	// "goroutine profile: total 9\n3 @ 0x… 0x…\n# labels: {"leakcheck":"/3/17/"}\n#\t0x…\tfunc+0x…\tfile:line\n…\n\n1 @ …"
+	// "goroutine profile: total 9\n3 @ 0x… 0x…\n# labels:
+	// {"leakcheck":"/3/17/"}\n#\t0x…\tfunc+0x…\tfile:line\n…\n\n1 @ …"
 	for record := range strings.SplitSeq(text.String(), "\n\n") {
 		head, labels, ok := strings.Cut(record, "\n# labels: ")
 		if !ok {
@@ -119,9 +126,13 @@ func (s *Scope) running() (n int) {
 	return n
 }
 
-// processWide recognises the goroutines that the standard library starts once and for all, at the first use.
+// processWide recognises the goroutines that the standard library starts once and for all, at the
+// first use.
 func processWide(stack string) bool {
-	for _, fn := range []string{"os/signal.signal_recv", "os/signal.loop", "runtime.ensureSigM", "runtime.ReadTrace", "runtime/pprof.profileWriter"} {
+	for _, fn := range []string{
+		"os/signal.signal_recv", "os/signal.loop", "runtime.ensureSigM", "runtime.ReadTrace",
+		"runtime/pprof.profileWriter",
+	} {
 		if strings.Contains(stack, fn) {
 			return true
 		}

@@ -72,7 +72,8 @@ func parseStacks(text []byte) []goroutine {
 	return out
 }
 
-// parseHeader reads `goroutine 20 [chan receive (leaked), 3 minutes, locked to thread labels:{"k": "v"}]:`.
+// parseHeader reads `goroutine 20
+// [chan receive (leaked), 3 minutes, locked to thread labels:{"k": "v"}]:`.
 func parseHeader(line string) (g goroutine, ok bool) {
 	rest, ok := strings.CutPrefix(line, "goroutine ")
 	if !ok {
@@ -162,8 +163,8 @@ func (s *Scope) report(left []goroutine, certain bool, state string) error {
 	return newError(fs, s.cfg.allow)
 }
 
-// certainLeaks asks the runtime's goroutine leak profile, where there is one, for goroutines that no other evidence has shown: new ones that
-// nothing can ever wake, while nothing else ran.
+// certainLeaks asks the runtime's goroutine leak profile, where there is one, for goroutines that
+// no other evidence has shown: new ones that nothing can ever wake, while nothing else ran.
 func (s *Scope) certainLeaks() error {
 	if !s.kin.judgeable(s) || !leakProfile() {
 		return nil
@@ -180,7 +181,8 @@ func (s *Scope) certainLeaks() error {
 
 var plumbing = regexp.MustCompile(`^(internal/|sync\.|sync/|time\.|syscall\.|net\.|os\.|io\.|bufio\.|context\.|reflect\.|crypto/tls\.|golang\.org/x/sys/)`)
 
-// where is the innermost function that says what the goroutine does: many wait in internal/poll or sync.
+// where is the innermost function that says what the goroutine does: many wait in internal/poll or
+// sync.
 func (g *goroutine) where() frame {
 	for _, f := range g.frames {
 		if !plumbing.MatchString(f.fn) {
@@ -224,8 +226,9 @@ func finding(gs []goroutine) Finding {
 	return f
 }
 
-// leakProfile asks the runtime for goroutines that can never run again, when the binary was built with GOEXPERIMENT=goroutineleakprofile. The
-// answer shows in the next stack dump. A mutex waiter is only found by the second pass.
+// leakProfile asks the runtime for goroutines that can never run again, when the binary was built
+// with GOEXPERIMENT=goroutineleakprofile. The answer shows in the next stack dump. A mutex waiter
+// is only found by the second pass.
 func leakProfile() bool {
 	p := pprof.Lookup("goroutineleak")
 	if p == nil {

@@ -32,19 +32,22 @@ type SiteGrowth struct {
 	key            string // file:line
 }
 
-// GrowthAllowed sets how many bytes a round may leave behind in the Go heap (default 4 KiB), and outside of it when it is more than the 1 MiB
-// that is allowed there: C libraries keep what is freed. Device memory, goroutines and descriptors may not grow at all.
+// GrowthAllowed sets how many bytes a round may leave behind in the Go heap (default 4 KiB), and
+// outside of it when it is more than the 1 MiB that is allowed there: C libraries keep what is
+// freed. Device memory, goroutines and descriptors may not grow at all.
 func GrowthAllowed(bytes int64) Option { return func(c *config) { c.growth = &bytes } }
 
-// Warmup sets how many rounds run before the first sample (default: a quarter of the rounds, at least one): caches fill, pools grow.
+// Warmup sets how many rounds run before the first sample (default: a quarter of the rounds, at
+// least one): caches fill, pools grow.
 func Warmup(rounds int) Option { return func(c *config) { c.warmup = rounds } }
 
-// growthRate is the sampling of the heap profile while rounds run: one sample in so many bytes.
+// growthRate is the sampling of the heap profile while rounds run: one sample in this many bytes.
 const growthRate = 4 << 10
 
-// Growth runs a function so many rounds and fails the test when something grows with every round: the Go heap, memory outside of it, device
-// memory (option [DeviceMemory]), goroutines, file descriptors. Growth of the heap is attributed to allocation sites and types, with the
-// path that keeps their objects. The table and a plot go to t.ArtifactDir().
+// Growth runs a function this many rounds and fails the test when something grows with every round:
+// the Go heap, memory outside of it, device memory (option [DeviceMemory]), goroutines, file
+// descriptors. Growth of the heap is attributed to allocation sites and types, with the path that
+// keeps their objects. The table and a plot go to t.ArtifactDir().
 func Growth(t TB, rounds int, round func(i int), opts ...Option) {
 	t.Helper()
 	rep, err := MeasureGrowth(context.Background(), rounds, round, opts...)
@@ -62,7 +65,8 @@ func Growth(t TB, rounds int, round func(i int), opts ...Option) {
 	}
 }
 
-// MeasureGrowth is Growth's core: it gives the measurements, and a [*Error] when something grows. A cancelled context ends the rounds early.
+// MeasureGrowth is Growth's core: it gives the measurements, and a [*Error] when something grows. A
+// cancelled context ends the rounds early.
 func MeasureGrowth(ctx context.Context, rounds int, round func(i int), opts ...Option) (*GrowthReport, error) {
 	cfg := configure(opts)
 	rep := &GrowthReport{Warmup: cfg.warmup}
@@ -232,7 +236,9 @@ func (r *GrowthReport) attribute(before baseline, after map[string]SiteGrowth, r
 		}
 	}
 	slices.SortFunc(r.Sites, func(a, b SiteGrowth) int { return int(b.Bytes - a.Bytes) })
-	r.Sites = slices.DeleteFunc(r.Sites[:min(len(r.Sites), 5)], func(s SiteGrowth) bool { return s.Bytes < r.Sites[0].Bytes/20 })
+	r.Sites = slices.DeleteFunc(r.Sites[:min(len(r.Sites), 5)], func(s SiteGrowth) bool {
+		return s.Bytes < r.Sites[0].Bytes/20
+	})
 	keys := make([]string, 0, 2)
 	for _, s := range r.Sites[:min(len(r.Sites), 2)] {
 		keys = append(keys, s.key)
@@ -250,7 +256,8 @@ func (r *GrowthReport) finding(t Trend, rounds int, cfg config, before baseline)
 	switch t.Measure {
 	case heapMeasure:
 		for _, s := range r.Sites {
-			fmt.Fprintf(&b, "+%s a round (%.1f objects) allocated by %s\n", ledger.FormatBytes(int64(s.Bytes)), s.Objects, s.Site)
+			fmt.Fprintf(&b, "+%s a round (%.1f objects) allocated by %s\n", ledger.FormatBytes(int64(s.Bytes)),
+				s.Objects, s.Site)
 		}
 		for _, p := range r.Paths {
 			fmt.Fprintf(&b, "%s\n%s", p.Text, p.Detail)
@@ -280,7 +287,8 @@ func (r *GrowthReport) finding(t Trend, rounds int, cfg config, before baseline)
 	}
 	f.Detail = b.String()
 	if t.Slowing {
-		f.Note = strings.TrimSpace("the growth is slowing down: if a cache is filling up, raise leakcheck.Warmup. " + f.Note)
+		f.Note = strings.TrimSpace("the growth is slowing down: if a cache is filling up, raise leakcheck.Warmup. " +
+			f.Note)
 	}
 	return f
 }

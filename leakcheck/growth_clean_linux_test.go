@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// startAndStop is an engine's life as the runtime sees it: goroutines on many processors that wait for each other, threads in system calls,
-// locked threads that end, timers.
+// startAndStop is an engine's life as the runtime sees it: goroutines on many processors that wait
+// for each other, threads in system calls, locked threads that end, timers.
 func startAndStop(lock bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	requests, results := make(chan int), make(chan int)
@@ -57,7 +57,8 @@ func startAndStop(lock bool) {
 	wg.Wait()
 }
 
-// clean are rounds that leave nothing behind. Each case is made anew for each series: none inherits what another has filled.
+// clean are rounds that leave nothing behind. Each case is made anew for each series: none inherits
+// what another has filled.
 var clean = map[string]func() func(int){
 	"nothing": func() func(int) { return func(int) {} },
 	"one random buffer": func() func(int) {
@@ -101,7 +102,9 @@ var clean = map[string]func() func(int){
 	"start and stop": func() func(int) { return func(int) { startAndStop(true) } },
 	"a server": func() func(int) {
 		return func(int) {
-			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }))
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprintln(w, "ok")
+			}))
 			defer s.Close()
 			for range 4 {
 				resp, err := s.Client().Get(s.URL)
@@ -123,7 +126,8 @@ func withProcs(t *testing.T, n int, f func()) {
 	assert.Equal(t, n, runtime.GOMAXPROCS(0), "the number of processors is as before")
 }
 
-// TestGrowthClean: rounds that leave nothing behind raise no alarm, on few processors and on many, with and without the race detector.
+// TestGrowthClean: rounds that leave nothing behind raise no alarm, on few processors and on many,
+// with and without the race detector.
 func TestGrowthClean(t *testing.T) {
 	series, rounds := 1, 16
 	if os.Getenv("ENGINETEST_LONG") != "" {
@@ -131,7 +135,9 @@ func TestGrowthClean(t *testing.T) {
 	}
 	for name, round := range clean {
 		if series == 1 && name == "a ring of random buffers" {
-			continue // its series depend on the ones before, which the level does not allow for: it is measured, not promised
+			// its series depend on the ones before, which the level does not allow for: it is
+			// measured, not promised
+			continue
 		}
 		if testing.Short() && name != "start and stop" && name != "one random buffer" {
 			continue

@@ -42,9 +42,11 @@ var familyMeasures = []struct {
 	{"processes of the family", 0.2, false, func(s FamilySample) int64 { return s.Processes }},
 }
 
-// GrowthOf runs a function so many rounds and fails the test when the processes of a family hold more with every round: anonymous memory,
-// shared memory, device memory (option [DeviceMemory]), descriptors, processes. [GrowthAllowed] sets the bytes of memory that a round may
-// leave (default 64 KiB). Growth of memory is attributed to processes and to the places in them. Mapped files are shown, and not judged.
+// GrowthOf runs a function this many rounds and fails the test when the processes of a family hold
+// more with every round: anonymous memory, shared memory, device memory (option [DeviceMemory]),
+// descriptors, processes. [GrowthAllowed] sets the bytes of memory that a round may leave (default
+// 64 KiB). Growth of memory is attributed to processes and to the places in them. Mapped files are
+// shown, and not judged.
 func GrowthOf(t TB, family Family, rounds int, round func(i int), opts ...Option) {
 	t.Helper()
 	rep, err := MeasureGrowthOf(context.Background(), family, rounds, round, opts...)
@@ -55,9 +57,11 @@ func GrowthOf(t TB, family Family, rounds int, round func(i int), opts ...Option
 	}
 }
 
-// MeasureGrowthOf is the core of [GrowthOf]: it returns the measurements, and a [*Error] when something grows. A cancelled context ends the
-// rounds early.
-func MeasureGrowthOf(ctx context.Context, family Family, rounds int, round func(i int), opts ...Option) (*FamilyReport, error) {
+// MeasureGrowthOf is the core of [GrowthOf]: it returns the measurements, and a [*Error] when
+// something grows. A cancelled context ends the rounds early.
+func MeasureGrowthOf(ctx context.Context, family Family, rounds int, round func(i int), opts ...Option) (*FamilyReport,
+	error,
+) {
 	cfg := configure(opts)
 	rep := &FamilyReport{Warmup: cfg.warmup}
 	if rep.Warmup == 0 {
@@ -180,7 +184,8 @@ func (r *FamilyReport) Table() string {
 	fmt.Fprintln(w, "round\tanonymous\tshared\tfiles\tdevice\tfds\tprocesses\t")
 	size := ledger.FormatBytes
 	for i, s := range r.Samples {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%d\t%d\t\n", r.Warmup+i, size(s.Anonymous), size(s.Shared), size(s.Files), size(s.Device), s.Descriptors, s.Processes)
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%d\t%d\t\n", r.Warmup+i, size(s.Anonymous), size(s.Shared), size(s.Files),
+			size(s.Device), s.Descriptors, s.Processes)
 	}
 	w.Flush()
 	for _, t := range r.Trends {

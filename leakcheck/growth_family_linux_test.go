@@ -16,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// engineProcess is an engine in a process of its own, with a shell around it; step makes it serve one request.
+// engineProcess is an engine in a process of its own, with a shell around it; step makes it serve
+// one request.
 type engineProcess struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -49,7 +50,8 @@ func (e *engineProcess) step(int) {
 	}
 }
 
-// TestEngineProcess is no test but the engine that TestGrowthOf starts: what it keeps of each request is in its environment.
+// TestEngineProcess is no test but the engine that TestGrowthOf starts: what it keeps of each
+// request is in its environment.
 func TestEngineProcess(t *testing.T) {
 	leak := os.Getenv("LEAKCHECK_ENGINE")
 	if leak == "" {
@@ -66,7 +68,8 @@ func TestEngineProcess(t *testing.T) {
 		case "heap":
 			kept = append(kept, append([]byte{}, garbage[:200<<10]...))
 		case "shared":
-			b, err := syscall.Mmap(-1, 0, 200<<10, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED|syscall.MAP_ANON)
+			b, err := syscall.Mmap(-1, 0, 200<<10, syscall.PROT_READ|syscall.PROT_WRITE,
+				syscall.MAP_SHARED|syscall.MAP_ANON)
 			require.NoError(t, err)
 			copy(b, garbage)
 			kept = append(kept, b)
@@ -83,7 +86,8 @@ func TestEngineProcess(t *testing.T) {
 
 const goEngine = `"$0" -test.run='^TestEngineProcess$'; true`
 
-// TestGrowthOf: what a process of the family keeps of each request is found and attributed; one that keeps nothing is silent.
+// TestGrowthOf: what a process of the family keeps of each request is found and attributed; one
+// that keeps nothing is silent.
 func TestGrowthOf(t *testing.T) {
 	for _, row := range []struct {
 		leak string

@@ -31,7 +31,10 @@ func TestGrowthOutsideTheHeap(t *testing.T) {
 		return
 	}
 	require.Error(t, err)
-	for _, want := range []string{"memory outside the Go heap: 4.", "more with every round", "MALLOC_ARENA_MAX=1", `leakcheck.Allow("memory: growth of memory outside the Go heap", "reason")`} {
+	for _, want := range []string{
+		"memory outside the Go heap: 4.", "more with every round", "MALLOC_ARENA_MAX=1",
+		`leakcheck.Allow("memory: growth of memory outside the Go heap", "reason")`,
+	} {
 		assert.ErrorContains(t, err, want)
 	}
 	t.Log(err)

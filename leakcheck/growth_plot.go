@@ -54,7 +54,8 @@ func (r *GrowthReport) table(measure string) string {
 		largest := r.largest(m.of)
 		for i, s := range r.Samples {
 			size := ledger.FormatBytes
-			fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\t%d\t%d\t  %s\n", r.Warmup+i, size(s.Heap), s.Objects, size(s.OffHeap), size(s.Device), s.Goroutines, s.Descriptors,
+			fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\t%d\t%d\t  %s\n", r.Warmup+i, size(s.Heap), s.Objects, size(s.OffHeap),
+				size(s.Device), s.Goroutines, s.Descriptors,
 				strings.Repeat("#", int(20*m.of(s)/largest)))
 		}
 	}
@@ -79,7 +80,8 @@ func (r *GrowthReport) svg() string {
 		largest := r.largest(m.of)
 		fmt.Fprintf(&b, `<text x="8" y="%d" fill="%s">%s, up to %d</text><polyline fill="none" stroke="%s" stroke-width="2" points="`, 14+14*k, m.color, m.name, largest, m.color)
 		for i, s := range r.Samples {
-			fmt.Fprintf(&b, "%.1f,%.1f ", 10+(width-20)*float64(i)/float64(max(1, len(r.Samples)-1)), height-10-(height-80)*float64(m.of(s))/float64(largest))
+			fmt.Fprintf(&b, "%.1f,%.1f ", 10+(width-20)*float64(i)/float64(max(1, len(r.Samples)-1)),
+				height-10-(height-80)*float64(m.of(s))/float64(largest))
 		}
 		b.WriteString(`"/>` + "\n")
 	}

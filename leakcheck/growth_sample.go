@@ -20,8 +20,9 @@ type Sample struct {
 	Threads       int64 // the Go runtime's own
 }
 
-// What the Go runtime allocates on the heap for each of its threads and keeps (Go 1.26: its m, two g and two buffers for stacks). A new one
-// comes whenever all others are in system calls, so their number creeps up over many rounds without a leak.
+// What the Go runtime allocates on the heap for each of its threads and keeps (Go 1.26: its m, two
+// g and two buffers for stacks). A new one comes whenever all others are in system calls, so their
+// number creeps up over many rounds without a leak.
 const threadBytes, threadObjects = 5400, 6
 
 // sample reads everything after settle.
@@ -40,8 +41,9 @@ func sample(cfg config) (s Sample) {
 	return s
 }
 
-// settle collects all that can be collected, with the runtime's caches on every processor, and returns free memory to the system. What a
-// cache of a processor holds depends on which one happened to run what: with many processors, these caches fill for many rounds.
+// settle collects all that can be collected, with the runtime's caches on every processor, and
+// returns free memory to the system. What a cache of a processor holds depends on which one
+// happened to run what: with many processors, these caches fill for many rounds.
 func settle() {
 	n := runtime.GOMAXPROCS(1) // drops the caches of all processors but one
 	fillCaches()
@@ -51,8 +53,9 @@ func settle() {
 	debug.FreeOSMemory()
 }
 
-// fillCaches fills what is cached on the one processor that is left: the runtime keeps up to 128 records of waiting goroutines there. Twice as
-// many goroutines wait and go on, so that the cache is full, as it is in every other sample.
+// fillCaches fills what is cached on the one processor that is left: the runtime keeps up to 128
+// records of waiting goroutines there. Twice as many goroutines wait and go on, so that the cache
+// is full, as it is in every other sample.
 func fillCaches() {
 	const goroutines = 256
 	var all sync.WaitGroup
@@ -68,7 +71,8 @@ func fillCaches() {
 	all.Wait()
 }
 
-// keepGOMAXPROCS undoes a side effect of settle: after a call of runtime.GOMAXPROCS, Go no longer follows the CPU limit of its container.
+// keepGOMAXPROCS undoes a side effect of settle: after a call of runtime.GOMAXPROCS, Go no longer
+// follows the CPU limit of its container.
 func keepGOMAXPROCS() (restore func()) {
 	n := runtime.GOMAXPROCS(0)
 	return func() {

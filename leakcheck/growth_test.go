@@ -62,7 +62,9 @@ func TestGrowth(t *testing.T) {
 			r := newRequest(i)
 			go func() { <-r.done; runtime.KeepAlive(r) }()
 		}, []string{"goroutines: 1.0 more with every round", "[chan receive] in", "Go heap: 6"}},
-		{"part of a buffer", func(i int) { sinks = append(sinks, newRequest(i).payload[:16:16]) }, []string{"Go heap: 6", "leakcheck_test.sinks", "keeps its whole array"}},
+		{"part of a buffer", func(i int) {
+			sinks = append(sinks, newRequest(i).payload[:16:16])
+		}, []string{"Go heap: 6", "leakcheck_test.sinks", "keeps its whole array"}},
 		{"finalizer cycle", func(i int) {
 			r := newRequest(i)
 			r.next = &request{next: r}

@@ -48,7 +48,9 @@ func TestGuard(t *testing.T) {
 			g.Track("engine", open("x"))
 			r.Cleanup(func() { clear(engines) })
 		}, nil},
-		{"an engine in a global", func(_ *recorder, g *leakcheck.Guarded) { g.Track("engine", open("x")) }, []string{`tracked as "engine"`, "leakcheck_test.engines"}},
+		{"an engine in a global", func(_ *recorder, g *leakcheck.Guarded) {
+			g.Track("engine", open("x"))
+		}, []string{`tracked as "engine"`, "leakcheck_test.engines"}},
 		{"two engines in one global are one finding", func(_ *recorder, g *leakcheck.Guarded) {
 			g.Track("engine/0", open("x"))
 			g.Track("engine/1", open("y"))
@@ -59,16 +61,23 @@ func TestGuard(t *testing.T) {
 			g.Track("engine", e)
 		}, []string{`tracked as "engine"`, "batch"}},
 		{"an accepted global", func(r *recorder, _ *leakcheck.Guarded) {
-			leakcheck.Guard(r, leakcheck.Patience(0), leakcheck.Allow("reference: global *leakcheck_test.engines → *leakcheck_test.Engine", "known")).Track("engine", open("x"))
+			leakcheck.Guard(r, leakcheck.Patience(0),
+				leakcheck.Allow("reference: global *leakcheck_test.engines → *leakcheck_test.Engine",
+					"known")).Track("engine", open("x"))
 		}, nil},
-		{"a goroutine", func(*recorder, *leakcheck.Guarded) { c := stop; go func() { <-c }() }, []string{"1 of 1 goroutine(s) still running", "[chan receive]"}},
+		{"a goroutine", func(*recorder, *leakcheck.Guarded) {
+			c := stop
+			go func() { <-c }()
+		}, []string{"1 of 1 goroutine(s) still running", "[chan receive]"}},
 		{"a buffer", func(_ *recorder, g *leakcheck.Guarded) {
 			l := ledger.New(false)
 			l.Add(ledger.Holding{Owner: "workspace", Bytes: 1 << 20})
 			buffers = l
 			g.Buffers(l)
 		}, []string{"1.0 MiB of device memory not given back by owner workspace"}},
-		{"what cannot be tracked", func(_ *recorder, g *leakcheck.Guarded) { g.Track("tiny", new(int8)) }, []string{"not trackable", "packs objects under 16 bytes"}},
+		{"what cannot be tracked", func(_ *recorder, g *leakcheck.Guarded) {
+			g.Track("tiny", new(int8))
+		}, []string{"not trackable", "packs objects under 16 bytes"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Cleanup(func() { goleak.VerifyNone(t, goleak.IgnoreCurrent()) })

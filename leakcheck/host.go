@@ -10,10 +10,12 @@ import (
 	"time"
 )
 
-// ErrNoHost is returned where the system does not tell what a process holds (everywhere but on Linux with /proc).
+// ErrNoHost is returned where the system does not tell what a process holds (everywhere but on
+// Linux with /proc).
 var ErrNoHost = errors.New("leakcheck: file descriptors, mappings and processes can only be listed on Linux with /proc")
 
-// HostState is what a process holds of its host at one moment: each thing under a key that is the same in every snapshot.
+// HostState is what a process holds of its host at one moment: each thing under a key that is the
+// same in every snapshot.
 type HostState struct {
 	dirs  []string
 	items map[string]hostItem
@@ -27,8 +29,9 @@ type hostItem struct {
 	uncertain bool   // may be another process's
 }
 
-// Snapshot lists what this process holds of its host: open file descriptors and what they are, sockets and listening ports, mapped files,
-// devices and shared memory, entries of /dev/shm that are in use here or named after this process, System V segments, child processes and their
+// Snapshot lists what this process holds of its host: open file descriptors and what they are,
+// sockets and listening ports, mapped files, devices and shared memory, entries of /dev/shm that
+// are in use here or named after this process, System V segments, child processes and their
 // descendants, and all entries of the given folders and their subfolders.
 func Snapshot(dirs ...string) (*HostState, error) { return snapshot(dirs) }
 
@@ -40,7 +43,10 @@ func Diff(before, after *HostState) []Finding {
 		if _, ok := before.items[key]; ok || it.uncertain {
 			continue
 		}
-		out = append(out, Finding{Kind: it.kind, Name: key, Text: it.name, Signature: signature(it.kind, it.what), accept: signature(it.kind, pattern(it.what))})
+		out = append(out, Finding{
+			Kind: it.kind, Name: key, Text: it.name, Signature: signature(it.kind, it.what),
+			accept: signature(it.kind, pattern(it.what)),
+		})
 	}
 	rank := func(f Finding) int {
 		return slices.Index([]Kind{Process, Socket, Descriptor, Mapping, SharedMemory, TemporaryFile}, f.Kind)
@@ -54,7 +60,8 @@ func signature(kind Kind, what string) string {
 	return string(kind) + ": " + strings.TrimPrefix(what, string(kind)+": ")
 }
 
-// newDescriptors counts the descriptors and sockets that are open now and were not before, by what they are.
+// newDescriptors counts the descriptors and sockets that are open now and were not before, by what
+// they are.
 func newDescriptors(before *HostState) map[string]int {
 	out := map[string]int{}
 	now, err := Snapshot()
@@ -69,8 +76,9 @@ func newDescriptors(before *HostState) map[string]int {
 	return out
 }
 
-// Restored waits until the process holds nothing that it did not hold at the snapshot, and returns nil; otherwise a [*Error] that names each
-// new descriptor, socket, mapping, process or file. All of it belongs to the whole process: tests that run in parallel see each other's.
+// Restored waits until the process holds nothing that it did not hold at the snapshot, and returns
+// nil; otherwise a [*Error] that names each new descriptor, socket, mapping, process or file. All
+// of it belongs to the whole process: tests that run in parallel see each other's.
 func (h *HostState) Restored(ctx context.Context, opts ...Option) error {
 	cfg := configure(opts)
 	start, wait := time.Now(), time.Millisecond

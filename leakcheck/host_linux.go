@@ -28,7 +28,9 @@ func snapshot(dirs []string) (*HostState, error) {
 	if err := h.descriptors(inUse); err != nil {
 		return nil, errors.Join(ErrNoHost, err)
 	}
-	h.folder("/dev/shm", SharedMemory, func(path string) bool { return inUse[path] || namesOne(path, append(pids, os.Getpid())) })
+	h.folder("/dev/shm", SharedMemory, func(path string) bool {
+		return inUse[path] || namesOne(path, append(pids, os.Getpid()))
+	})
 	for _, d := range dirs {
 		h.tree(d)
 	}
@@ -55,7 +57,8 @@ func (h *HostState) tree(dir string) {
 	})
 }
 
-// segments lists the System V shared memory that one of the processes made: it stays until someone removes it.
+// segments lists the System V shared memory that one of the processes made: it stays until someone
+// removes it.
 func (h *HostState) segments(pids []int) {
 	rows := procTable("/proc/sysvipc/shm") // key shmid perms size cpid lpid nattch …
 	for _, f := range rows {
@@ -68,8 +71,9 @@ func (h *HostState) segments(pids []int) {
 		}
 		key, _ := strconv.ParseInt(f[0], 10, 64)
 		what := fmt.Sprintf("SysV segment with key %#x", uint32(key))
-		h.add(SharedMemory, "segment "+f[1], fmt.Sprintf("%s is left behind: id %s, %s bytes, made by pid %d, %s attached (ipcrm -m %s removes it)",
-			what, f[1], f[3], creator, f[6], f[1]), what)
+		h.add(SharedMemory, "segment "+f[1],
+			fmt.Sprintf("%s is left behind: id %s, %s bytes, made by pid %d, %s attached (ipcrm -m %s removes it)",
+				what, f[1], f[3], creator, f[6], f[1]), what)
 	}
 }
 
@@ -77,7 +81,8 @@ func (h *HostState) add(kind Kind, key, name, what string) {
 	h.items[key] = hostItem{kind: kind, name: name, what: what}
 }
 
-// descriptors lists /proc/self/fd. A descriptor number that was reused for something else counts as new.
+// descriptors lists /proc/self/fd. A descriptor number that was reused for something else counts as
+// new.
 func (h *HostState) descriptors(inUse map[string]bool) error {
 	dir, err := os.Open("/proc/self/fd")
 	if err != nil {
@@ -136,8 +141,8 @@ func describeFD(what, target string) string {
 	return what
 }
 
-// runtimePoller finds the descriptors of the Go runtime's network poller: the epoll descriptor that watches what Go opens, and the eventfd that
-// wakes it, which alone is not watched for edges.
+// runtimePoller finds the descriptors of the Go runtime's network poller: the epoll descriptor that
+// watches what Go opens, and the eventfd that wakes it, which alone is not watched for edges.
 func runtimePoller() map[string]bool {
 	out := map[string]bool{}
 	r, w, err := os.Pipe() // Go watches it
@@ -221,7 +226,8 @@ func procTable(path string) (rows [][]string) {
 	return rows
 }
 
-// address reads the kernel's "0100007F:1F90": words of four bytes in the machine's order, the port in hexadecimal.
+// address reads the kernel's "0100007F:1F90": words of four bytes in the machine's order, the port
+// in hexadecimal.
 func address(s string) string {
 	host, port, _ := strings.Cut(s, ":")
 	b, err := hex.DecodeString(host)
@@ -261,7 +267,8 @@ func (h *HostState) mappings() (inUse map[string]bool, err error) {
 		lo, hi, _ := strings.Cut(f[0], "-")
 		a, _ := strconv.ParseUint(lo, 16, 64)
 		b, _ := strconv.ParseUint(hi, 16, 64)
-		h.add(kindOfFile(path), fmt.Sprintf("mapping %d of %s", seen[path], path), fmt.Sprintf("%s is mapped (%d KiB at %#x)", path, (b-a)>>10, a), path)
+		h.add(kindOfFile(path), fmt.Sprintf("mapping %d of %s", seen[path], path),
+			fmt.Sprintf("%s is mapped (%d KiB at %#x)", path, (b-a)>>10, a), path)
 	}
 	return inUse, nil
 }
@@ -276,8 +283,8 @@ var ephemeral = sync.OnceValue(func() (r [2]int) {
 
 var endpoint = regexp.MustCompile(`:(\d+)( |$)`)
 
-// pattern is what Allow takes for a thing in every run: ports that the kernel picked, process ids and the long numbers that temporary files
-// get are "*".
+// pattern is what Allow takes for a thing in every run: ports that the kernel picked, process ids
+// and the long numbers that temporary files get are "*".
 func pattern(what string) string {
 	if strings.HasPrefix(what, "socket: tcp") || strings.HasPrefix(what, "socket: udp") {
 		return endpoint.ReplaceAllStringFunc(what, func(s string) string {
@@ -303,7 +310,8 @@ func isLibrary(path string) bool {
 	return path == exe || library.MatchString(path)
 }
 
-// folder lists a folder's entries. One that mine does not vouch for is marked uncertain: other processes use the folder too.
+// folder lists a folder's entries. One that mine does not vouch for is marked uncertain: other
+// processes use the folder too.
 func (h *HostState) folder(dir string, kind Kind, mine func(path string) bool) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -331,7 +339,10 @@ func (h *HostState) entry(path string, e fs.DirEntry, kind Kind, certain bool) {
 	} else if e.Type()&fs.ModeSocket != 0 {
 		what = "unix socket"
 	}
-	h.items["file "+path] = hostItem{kind: kind, name: fmt.Sprintf("%s %s is left behind%s", what, path, size), what: path, uncertain: !certain}
+	h.items["file "+path] = hostItem{
+		kind: kind, name: fmt.Sprintf("%s %s is left behind%s", what, path, size),
+		what: path, uncertain: !certain,
+	}
 }
 
 var number = regexp.MustCompile(`[0-9]+`)
@@ -373,7 +384,8 @@ func (h *HostState) processes(pids []int) {
 		}
 		name := fmt.Sprintf("%s process %d runs, and is left running: %s", relation, pid, procfs.CommandLine(pid))
 		if stat.Dead() {
-			name = fmt.Sprintf("%s process %d (%s) has exited but nobody waited for it (zombie)", relation, pid, stat.Command)
+			name = fmt.Sprintf("%s process %d (%s) has exited but nobody waited for it (zombie)", relation, pid,
+				stat.Command)
 		}
 		h.add(Process, fmt.Sprintf("pid %d started %d", pid, stat.Start), name, stat.Command)
 	}

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHostOfC plants what C code opens past Go: each is found, and when it is closed nothing is left. Go's own poller is no finding.
+// TestHostOfC plants what C code opens past Go: each is found, and when it is closed nothing is
+// left. Go's own poller is no finding.
 func TestHostOfC(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // Go's poller watches it
 	require.NoError(t, err)
@@ -29,7 +30,8 @@ func TestHostOfC(t *testing.T) {
 			require.NoError(t, err)
 			event, err := unix.Eventfd(0, 0)
 			require.NoError(t, err)
-			require.NoError(t, unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, event, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(event)}))
+			require.NoError(t, unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, event,
+				&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(event)}))
 			return func() { unix.Close(epoll); unix.Close(event) }
 		}, []string{"anon_inode:[eventpoll]", "anon_inode:[eventfd]"}},
 		{"code in a memfd", func(t *testing.T) func() {

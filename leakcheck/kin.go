@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// kin follows the goroutines of a scope that don't carry its label: their labels were replaced, or a timer, a cleanup or an older goroutine
-// started them. Its evidence is the runtime's "created by … in goroutine N", and where that says nothing, that nothing else ran meanwhile.
+// kin follows the goroutines of a scope that don't carry its label: their labels were replaced, or
+// a timer, a cleanup or an older goroutine started them. Its evidence is the runtime's "created by
+// … in goroutine N", and where that says nothing, that nothing else ran meanwhile.
 type kin struct {
 	mu     sync.Mutex
 	opened bool
@@ -20,10 +21,12 @@ type kin struct {
 	first  map[int64]bool   // those without a label that were there when the verdict began
 }
 
-// most is how many goroutines are looked at one by one when a scope is entered and left; with more it would hold up what is tested.
+// most is how many goroutines are looked at one by one when a scope is entered and left; with more
+// it would hold up what is tested.
 const most = 2000
 
-// open notes what runs when the calling goroutine enters the scope; close, what has come when it leaves.
+// open notes what runs when the calling goroutine enters the scope; close, what has come when it
+// leaves.
 func (k *kin) open(s *Scope, outer string) (closed func()) {
 	if runtime.NumGoroutine() > most {
 		k.mu.Lock()
@@ -73,8 +76,9 @@ func (k *kin) close(s *Scope, then census) {
 	}
 }
 
-// left lists the goroutines that are the scope's although they don't carry its mark. Only such are counted that were there when it was called
-// first since [kin.look]: what an older goroutine starts again and again, and ends again, is no leak.
+// left lists the goroutines that are the scope's although they don't carry its mark. Only such are
+// counted that were there when it was called first since [kin.look]: what an older goroutine starts
+// again and again, and ends again, is no leak.
 func (k *kin) left(s *Scope) (out []goroutine) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -96,7 +100,8 @@ func (k *kin) left(s *Scope) (out []goroutine) {
 		return nil
 	}
 	for _, g := range stacks() {
-		if g.why = why[g.id]; g.why == "" || marked(g.labels) || processWide(g.String()) || allowed(finding([]goroutine{g}), s.cfg.allow) != nil {
+		if g.why = why[g.id]; g.why == "" || marked(g.labels) || processWide(g.String()) ||
+			allowed(finding([]goroutine{g}), s.cfg.allow) != nil {
 			continue
 		}
 		k.first[g.id] = true
@@ -112,7 +117,8 @@ func (k *kin) look() {
 	k.first = nil
 }
 
-// attribute says on which evidence a goroutine without label is the scope's; "" when it is not, or cannot be known.
+// attribute says on which evidence a goroutine without label is the scope's; "" when it is not, or
+// cannot be known.
 func (k *kin) attribute(id int64, now census, alone bool) string {
 	for {
 		if why := k.mine[id]; why != "" {
@@ -140,7 +146,8 @@ func (k *kin) judgeable(s *Scope) bool {
 	return k.opened && !k.shared && !s.met.Load() && now.alone(now.self)
 }
 
-// new reports whether a goroutine came after the scope was opened, and not when the test was outside of it.
+// new reports whether a goroutine came after the scope was opened, and not when the test was
+// outside of it.
 func (k *kin) new(id int64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -153,7 +160,8 @@ func marked(labels string) bool { return strings.Contains(labels, `"`+labelKey+`
 // over says that the scope's verdict is known: later ones run alone again.
 func (k *kin) over(s *Scope) { live.leave(s) }
 
-// The goroutines that run finalizers and cleanups are not listed by the runtime; what they start has them as creators.
+// The goroutines that run finalizers and cleanups are not listed by the runtime; what they start
+// has them as creators.
 var system struct {
 	sync.Mutex
 	ids map[int64]bool

@@ -19,8 +19,8 @@ func parked(ready, stop chan bool) {
 	<-stop
 }
 
-// TestScopeWithoutLabels plants goroutines that don't carry the scope's label. Each is found and attributed; each ends, and then the scope is
-// silent.
+// TestScopeWithoutLabels plants goroutines that don't carry the scope's label. Each is found and
+// attributed; each ends, and then the scope is silent.
 func TestScopeWithoutLabels(t *testing.T) {
 	type task func()
 	worker := make(chan task)
@@ -89,7 +89,8 @@ func TestScopeWithoutLabels(t *testing.T) {
 	}
 }
 
-// TestNotTheScopes: what the test itself starts outside of Do, and what older goroutines start for it, is not the fixture's.
+// TestNotTheScopes: what the test itself starts outside of Do, and what older goroutines start for
+// it, is not the fixture's.
 func TestNotTheScopes(t *testing.T) {
 	stop := make(chan bool)
 	defer close(stop)
@@ -114,7 +115,8 @@ func TestNotTheScopes(t *testing.T) {
 	require.NoError(t, s.Gone(t.Context()))
 }
 
-// TestCertainFinds: a goroutine that no label and no creator attributes is found when the runtime proves that nothing can ever wake it.
+// TestCertainFinds: a goroutine that no label and no creator attributes is found when the runtime
+// proves that nothing can ever wake it.
 func TestCertainFinds(t *testing.T) {
 	if pprof.Lookup("goroutineleak") == nil {
 		t.Skip("not built with GOEXPERIMENT=goroutineleakprofile")
@@ -167,7 +169,8 @@ func TestScopesSideBySide(t *testing.T) {
 	assert.ErrorContains(t, c.Gone(t.Context()), "leakcheck.parked")
 }
 
-// TestParallelScopes: beside other tests, creators still tell whose a goroutine is; a timer's is blamed on no test.
+// TestParallelScopes: beside other tests, creators still tell whose a goroutine is; a timer's is
+// blamed on no test.
 func TestParallelScopes(t *testing.T) {
 	t.Run("tests", func(t *testing.T) {
 		for _, leaks := range []bool{true, false} {
@@ -197,7 +200,8 @@ func TestParallelScopes(t *testing.T) {
 	})
 }
 
-// janitor is a cache as go-cache makes them: a finalizer of the part that users see stops its goroutine.
+// janitor is a cache as go-cache makes them: a finalizer of the part that users see stops its
+// goroutine.
 type janitor struct{ stop chan bool }
 
 func newCache() *[1]*janitor {
@@ -207,7 +211,8 @@ func newCache() *[1]*janitor {
 	return c
 }
 
-// TestStoppedByFinalizer: garbage is collected before the verdict, twice: a finalizer may drop what has the next one.
+// TestStoppedByFinalizer: garbage is collected before the verdict, twice: a finalizer may drop what
+// has the next one.
 func TestStoppedByFinalizer(t *testing.T) {
 	s := NewScope("fixture", Patience(time.Minute))
 	s.Do(func() {

@@ -54,7 +54,8 @@ func TestReleased(t *testing.T) {
 
 var global engine
 
-// Timers among many that are pending, on every processor, and stopped: Go keeps them there, and what their functions captured is no leak.
+// Timers among many that are pending, on every processor, and stopped: Go keeps them there, and
+// what their functions captured is no leak.
 func TestStoppedTimersAmongOthers(t *testing.T) {
 	n := runtime.GOMAXPROCS(0)
 	var refs []*Ref
@@ -65,7 +66,8 @@ func TestStoppedTimersAmongOthers(t *testing.T) {
 	for range n {
 		wg.Go(func() {
 			here.Add(1)
-			for began := time.Now(); here.Load() < int64(n) && time.Since(began) < 100*time.Millisecond; { // each on a processor of its own
+			// each on a processor of its own
+			for began := time.Now(); here.Load() < int64(n) && time.Since(began) < 100*time.Millisecond; {
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -139,7 +141,8 @@ func TestScope(t *testing.T) {
 	require.NoError(t, s.Gone(ctx))
 }
 
-// TestScopeOfAlikeGoroutines: alike goroutines are one record of the profile, and the first one has a title before it.
+// TestScopeOfAlikeGoroutines: alike goroutines are one record of the profile, and the first one has
+// a title before it.
 func TestScopeOfAlikeGoroutines(t *testing.T) {
 	s := NewScope("fixture", brief)
 	stop := make(chan bool)
@@ -153,8 +156,8 @@ func TestScopeOfAlikeGoroutines(t *testing.T) {
 	require.NoError(t, s.Gone(ctx))
 }
 
-// TestCertain: with GOEXPERIMENT=goroutineleakprofile, a goroutine that nothing can wake is told from one that just waits, and heap dumps are
-// refused afterwards: they would kill the process.
+// TestCertain: with GOEXPERIMENT=goroutineleakprofile, a goroutine that nothing can wake is told
+// from one that just waits, and heap dumps are refused afterwards: they would kill the process.
 func TestCertain(t *testing.T) {
 	if pprof.Lookup("goroutineleak") == nil {
 		t.Skip("not built with GOEXPERIMENT=goroutineleakprofile")
@@ -180,7 +183,8 @@ func TestCertain(t *testing.T) {
 	require.NoError(t, r.Released(ctx))
 	holder = newEngine("b")
 	defer func() { holder = nil }()
-	require.ErrorContains(t, Track("engine", holder, brief).Released(ctx), "the goroutine leak profile was taken before")
+	require.ErrorContains(t, Track("engine", holder, brief).Released(ctx),
+		"the goroutine leak profile was taken before")
 }
 
 func TestNestedScopes(t *testing.T) {
@@ -223,7 +227,8 @@ func TestHost(t *testing.T) {
 	for _, want := range []string{"weights.bin", "tcp " + l.Addr().String() + " listening", "sleep 100"} {
 		assert.ErrorContains(t, err, want)
 	}
-	// the patterns that the report offers work in other runs too: no port that the kernel picked, no random folder
+	// the patterns that the report offers work in other runs too: no port that the kernel picked,
+	// no random folder
 	assert.ErrorContains(t, err, `Allow("socket: tcp 127.0.0.1:* listening", "reason")`)
 	allow := []Option{brief}
 	var left *Error
@@ -241,7 +246,8 @@ func TestHost(t *testing.T) {
 	require.NoError(t, before.Restored(ctx))
 }
 
-// An entry of /dev/shm that this process has closed may belong to another process; who watches the folder sees it.
+// An entry of /dev/shm that this process has closed may belong to another process; who watches the
+// folder sees it.
 func TestSharedMemoryLeftBehind(t *testing.T) {
 	careful, err := Snapshot()
 	if err != nil {
@@ -261,7 +267,8 @@ func TestSharedMemoryLeftBehind(t *testing.T) {
 	require.ErrorContains(t, all.Restored(ctx, brief), left)
 }
 
-// TestWithoutDump: when no dump can be taken, the leak is still found, and the report says why there is no path.
+// TestWithoutDump: when no dump can be taken, the leak is still found, and the report says why
+// there is no path.
 func TestWithoutDump(t *testing.T) {
 	t.Setenv("TMPDIR", "/nonexistent")
 	holder = newEngine("b")
@@ -289,7 +296,10 @@ func TestAllow(t *testing.T) {
 		assert.Equal(t, row.want, allowed(f, []*allowance{a}) == a, row.pattern)
 		assert.Equal(t, row.want, a.matched.Load(), row.pattern)
 	}
-	for _, bad := range []string{"", "e", "sh", "testing.(*T)", "*", "goroutine", "goroutine: *", "goroutine:*", "leak: x"} {
+	for _, bad := range []string{
+		"", "e", "sh", "testing.(*T)", "*", "goroutine", "goroutine: *", "goroutine:*",
+		"leak: x",
+	} {
 		l := ledger.New(false)
 		err := Freed(ctx, l, brief, Allow(bad, "because"))
 		require.ErrorIs(t, err, ErrPattern, bad)
@@ -313,14 +323,16 @@ func TestAllow(t *testing.T) {
 
 // A goroutine that an Allow covers is not waited for.
 func TestAllowGoroutine(t *testing.T) {
-	s := NewScope("pool", Patience(time.Hour), Allow("goroutine: *leakcheck.TestAllowGoroutine.* created by *", "the test's"))
+	s := NewScope("pool", Patience(time.Hour), Allow("goroutine: *leakcheck.TestAllowGoroutine.* created by *",
+		"the test's"))
 	stop := make(chan bool)
 	s.Do(func() { go func() { <-stop }() })
 	require.NoError(t, s.Gone(ctx))
 	close(stop)
 }
 
-// What a goroutine in io.Copy keeps is accepted by the name of who called io.Copy: io's own name would accept all of them.
+// What a goroutine in io.Copy keeps is accepted by the name of who called io.Copy: io's own name
+// would accept all of them.
 func TestAcceptedByTheCaller(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)

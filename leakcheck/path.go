@@ -85,7 +85,10 @@ func fill(f *Finding, p retain.Path, kept string) {
 		return
 	}
 	for _, s := range p.Steps {
-		f.Path = append(f.Path, Step{Kind: s.Kind, Name: s.Name, Edge: s.Edge, Type: s.Type, Note: s.Note, Addr: s.Addr, Size: s.Size})
+		f.Path = append(f.Path, Step{
+			Kind: s.Kind, Name: s.Name, Edge: s.Edge, Type: s.Type, Note: s.Note, Addr: s.Addr,
+			Size: s.Size,
+		})
 	}
 	f.Detail, f.cause, f.Note = retain.Format(p.Steps), p.Owner, p.Hint
 	f.Signature = string(Reference) + ": " + p.Cause + " → " + kept

@@ -47,7 +47,8 @@ func (s *Scope) Do(f func()) {
 func (s *Scope) enter() (leave func()) {
 	old := getLabels()
 	kept, outer := labelsAt(old)
-	ctx := pprof.WithLabels(context.Background(), pprof.Labels(append(kept, labelKey, strings.TrimSuffix(outer, "/")+s.mark)...))
+	ctx := pprof.WithLabels(context.Background(), pprof.Labels(append(kept, labelKey,
+		strings.TrimSuffix(outer, "/")+s.mark)...))
 	pprof.SetGoroutineLabels(ctx)
 	close := s.kin.open(s, outer)
 	return func() {

@@ -120,7 +120,8 @@ func hasPointers(t reflect.Type) bool {
 			}
 		}
 		return false
-	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16,
+	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint,
+		reflect.Uint8, reflect.Uint16,
 		reflect.Uint32, reflect.Uint64, reflect.Uintptr, reflect.Float32, reflect.Float64, reflect.Complex64, reflect.Complex128:
 		return false
 	}
@@ -212,9 +213,12 @@ func dropStopped() {
 	for range n {
 		wg.Go(func() {
 			here.Add(1)
-			for spins := 0; here.Load() < n && spins < 1<<22; spins++ { // each on a processor of its own; a count, because time stands still in synctest
+			// each on a processor of its own; a count, because time stands still in synctest
+			for spins := 0; here.Load() < n && spins < 1<<22; spins++ {
 			}
-			var more [64]*time.Timer // a quarter of 256; all at once: the last one of a heap goes by itself when it was stopped
+			// a quarter of 256; all at once: the last one of a heap goes by itself when it was
+			// stopped
+			var more [64]*time.Timer
 			for i := range more {
 				more[i] = time.AfterFunc(time.Hour, func() {})
 			}

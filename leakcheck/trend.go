@@ -20,15 +20,16 @@ type Trend struct {
 	doubt     bool // another measure of the same thing does not grow
 }
 
-// Grows reports whether the trend is a finding: more than allowed, in both halves, with a confidence that noise reaches less than once in
-// ten thousand series.
+// Grows reports whether the trend is a finding: more than allowed, in both halves, with a
+// confidence that noise reaches less than once in ten thousand series.
 func (t Trend) Grows() bool {
 	return t.PerRound > t.Allowed && t.sustained && !t.doubt && t.Unjudged == "" && t.Confidence >= minConfidence
 }
 
 const (
 	minConfidence = 0.9999
-	// suggestive is the level at which the order of the samples allows a linear fit to speak, and two measures agree.
+	// suggestive is the level at which the order of the samples allows a linear fit to speak, and
+	// two measures agree.
 	suggestive = 0.95
 )
 
@@ -42,8 +43,8 @@ func newTrend(measure string, y []float64, allowed float64) Trend {
 	}
 }
 
-// confidence is that of [orderConfidence]. A few samples that all rise are at best 1 in n! surprising; where their order suggests growth, how
-// well they lie on a line may be surer.
+// confidence is that of [orderConfidence]. A few samples that all rise are at best 1 in n!
+// surprising; where their order suggests growth, how well they lie on a line may be surer.
 func confidence(y []float64) float64 {
 	c := orderConfidence(y)
 	if c < suggestive {
@@ -70,8 +71,9 @@ func slope(y []float64) float64 {
 	return s[len(s)/2]
 }
 
-// orderConfidence is 1 − p of the one-sided Mann–Kendall trend test, exact for up to 50 samples: p is the share of all orders of the samples
-// with no more inversions than were seen (Mann 1945). Equal samples count as inverted.
+// orderConfidence is 1 − p of the one-sided Mann–Kendall trend test, exact for up to 50 samples: p
+// is the share of all orders of the samples with no more inversions than were seen (Mann 1945).
+// Equal samples count as inverted.
 func orderConfidence(y []float64) float64 {
 	n, inversions := len(y), 0
 	for i := range y {
@@ -155,7 +157,8 @@ func line(y []float64) (rise, err float64) {
 	return sxy / sxx, math.Sqrt(rest / (n - 2) / sxx)
 }
 
-// studentT is Student's t distribution for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
+// studentT is Student's t distribution for whole degrees of freedom (Abramowitz and Stegun 26.7.3
+// and 26.7.4).
 func studentT(t float64, df int) float64 {
 	theta := math.Atan2(t, math.Sqrt(float64(df)))
 	sin, cos := math.Sincos(theta)
@@ -176,7 +179,8 @@ func studentT(t float64, df int) float64 {
 	return 0.5 + sin*sum/2
 }
 
-// steadiness is the rise from the first sample to the last, as a part of the whole way up and down: 1 for a series that never falls.
+// steadiness is the rise from the first sample to the last, as a part of the whole way up and down:
+// 1 for a series that never falls.
 func steadiness(y []float64) float64 {
 	var way float64
 	for i := 1; i < len(y); i++ {

@@ -57,7 +57,8 @@ func TestGrows(t *testing.T) {
 	}
 }
 
-// TestLevelOnNoise: of series without a trend, none in ten thousand may be called growth, whatever their noise and however few samples.
+// TestLevelOnNoise: of series without a trend, none in ten thousand may be called growth, whatever
+// their noise and however few samples.
 func TestLevelOnNoise(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for name, noise := range map[string]func() float64{

@@ -94,7 +94,10 @@ func memoryOf(data []byte) (list []Memory) {
 			m.Peak = max(m.Peak, p.Used)
 		}
 		for _, h := range d.Holders {
-			m.Holders = append(m.Holders, Holder{PID: h.PID, Bytes: h.Bytes, Command: h.Command, Note: cmp.Or(h.Test, h.State)})
+			m.Holders = append(m.Holders, Holder{
+				PID: h.PID, Bytes: h.Bytes, Command: h.Command,
+				Note: cmp.Or(h.Test, h.State),
+			})
 		}
 		list = append(list, m)
 	}

@@ -19,7 +19,8 @@ var (
 		`should (not )?(be|contain|have)|does not contain|^\s*[-+]{3} (expected|actual)|to equal|to contain|mismatch \(-want \+got\)`)
 )
 
-// causeOf finds it: the blocks of testify, else the last message with a file and a line, else the end of the output.
+// causeOf finds it: the blocks of testify, else the last message with a file and a line, else the
+// end of the output.
 func causeOf(output string) cause {
 	if c, ok := testify(output); ok {
 		return c

@@ -14,8 +14,9 @@ type finding struct {
 	message  string
 }
 
-// classify finds the class of a failure from its output. What the toolkit recorded comes first; the text decides for everything
-// else, and when nothing speaks for another class the expectation of the test was not met.
+// classify finds the class of a failure from its output. What the toolkit recorded comes first; the
+// text decides for everything else, and when nothing speaks for another class the expectation of
+// the test was not met.
 func classify(output string, recorded []verdict.Verdict) finding {
 	lower := strings.ToLower(output)
 	cause := causeOf(output)
@@ -49,7 +50,8 @@ func classify(output string, recorded []verdict.Verdict) finding {
 	return finding{verdict.ClassTest, "no evidence for another class", cause.message}
 }
 
-// excuses reports whether a recorded failure of the machine stands beside a failure of the product, which then counts.
+// excuses reports whether a recorded failure of the machine stands beside a failure of the product,
+// which then counts.
 func excuses(output, lower string, cause cause) bool {
 	if _, ok := crash(output); ok || cause.comparison {
 		return true
@@ -100,7 +102,8 @@ func crash(output string) (finding, bool) {
 	}
 	line := strings.TrimSpace(output[m[0]:m[1]])
 	line = strings.TrimSuffix(strings.TrimSuffix(line, " [recovered]"), " [recovered, repanicked]")
-	if strings.HasPrefix(line, "fatal error: ") && strings.Contains(line, "memory") && !strings.Contains(line, "address") {
+	if strings.HasPrefix(line, "fatal error: ") && strings.Contains(line, "memory") &&
+		!strings.Contains(line, "address") {
 		return finding{verdict.ClassCapacity, "the Go runtime", line}, true
 	}
 	if trace := output[m[1]:]; !strings.Contains(trace, "goroutine ") && !strings.Contains(trace, ".go:") {
@@ -116,14 +119,16 @@ func crash(output string) (finding, bool) {
 	return finding{class, "a crash" + at(where), line}, true
 }
 
-// owner returns the class of a stack trace by its first frame outside of the Go runtime: test code or anything else.
+// owner returns the class of a stack trace by its first frame outside of the Go runtime: test code
+// or anything else.
 func owner(trace string) (class verdict.Class, where string) {
 	for _, m := range frameLine.FindAllStringSubmatch(trace, 64) {
 		file := m[2]
 		if standard(m[1], file) {
 			continue
 		}
-		if strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testify") || strings.Contains(file, "/gomega") {
+		if strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testify") ||
+			strings.Contains(file, "/gomega") {
 			return verdict.ClassTest, file
 		}
 		return verdict.ClassEngine, file
@@ -131,8 +136,9 @@ func owner(trace string) (class verdict.Class, where string) {
 	return verdict.ClassTest, ""
 }
 
-// standard reports whether a function is of Go's own library, whose panics are its caller's mistakes: its file lies in a folder src
-// under its package's path, or has that path alone in a build with -trimpath.
+// standard reports whether a function is of Go's own library, whose panics are its caller's
+// mistakes: its file lies in a folder src under its package's path, or has that path alone in a
+// build with -trimpath.
 func standard(function, file string) bool {
 	dir, name := function[:strings.LastIndexByte(function, '/')+1], function[strings.LastIndexByte(function, '/')+1:]
 	name, _, _ = strings.Cut(name, ".")
@@ -141,7 +147,8 @@ func standard(function, file string) bool {
 		pkg = "runtime"
 	}
 	first, _, _ := strings.Cut(pkg, "/")
-	return !strings.Contains(first, ".") && (strings.Contains(file, "/src/"+pkg+"/") || strings.HasPrefix(file, pkg+"/"))
+	return !strings.Contains(first, ".") && (strings.Contains(file, "/src/"+pkg+"/") ||
+		strings.HasPrefix(file, pkg+"/"))
 }
 
 func at(where string) string {
@@ -161,8 +168,8 @@ func running(rest string) string {
 	return "; running: " + strings.TrimSpace(line)
 }
 
-// deviceHeld decides a wait for device memory: a leak when this process or one of its family holds it, else another's use of the
-// machine.
+// deviceHeld decides a wait for device memory: a leak when this process or one of its family holds
+// it, else another's use of the machine.
 func deviceHeld(output string) (finding, bool) {
 	i := strings.Index(output, "gpuwait: ")
 	if i < 0 || !strings.Contains(output[i:], " still holds ") {

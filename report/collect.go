@@ -8,7 +8,8 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// Collector gathers the results of any number of inputs. The zero value is ready to use; it is not safe for concurrent use.
+// Collector gathers the results of any number of inputs. The zero value is ready to use; it is not
+// safe for concurrent use.
 type Collector struct {
 	inputs   []*Input
 	input    *Input
@@ -53,10 +54,12 @@ type packageRecord struct {
 // OnEnd sets a function that is called when a test ends, for progress while a run goes on.
 func (c *Collector) OnEnd(f func(Test)) { c.progress = f }
 
-// Command records the command that ran the tests; the commands that repeat a test take its flags from it.
+// Command records the command that ran the tests; the commands that repeat a test take its flags
+// from it.
 func (c *Collector) Command(args []string) { c.command = args }
 
-// Retrying declares whether the inputs that follow are retries: of a test that ran before, the last run then counts.
+// Retrying declares whether the inputs that follow are retries: of a test that ran before, the last
+// run then counts.
 func (c *Collector) Retrying(on bool) { c.retrying = on }
 
 // Shard declares that the inputs are one part of a run.
@@ -82,7 +85,8 @@ func (c *Collector) end() {
 	}
 }
 
-// Begin opens a live stream: [Collector.WriteLine] adds to it, and the function that Begin returns ends it.
+// Begin opens a live stream: [Collector.WriteLine] adds to it, and the function that Begin returns
+// ends it.
 func (c *Collector) Begin(src Source, f Format) (end func()) {
 	c.begin(src, f)
 	return c.end
@@ -209,7 +213,8 @@ func (c *Collector) run(p *packageRecord, e event) *testRun {
 
 func (t *testRun) output(text string) { t.partial = eachLine(t.partial, text, t.line) }
 
-// line takes one whole line of output; what Record and Attach wrote is kept as values and not as text.
+// line takes one whole line of output; what Record and Attach wrote is kept as values and not as
+// text.
 func (t *testRun) line(line string) {
 	if !strings.Contains(line, "enginetest-") {
 		t.log.add(line)
@@ -235,7 +240,8 @@ func (t *testRun) flush() {
 	}
 }
 
-// eachLine passes the whole lines of partial+text to f and returns the rest: go test -json cuts long lines into several events.
+// eachLine passes the whole lines of partial+text to f and returns the rest: go test -json cuts
+// long lines into several events.
 func eachLine(partial, text string, f func(string)) string {
 	text = partial + text
 	for {

@@ -12,8 +12,9 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// TestCorpus classifies failures whose cause is known: logs of faults that TestPlanted plants. The name of a log is
-// CLASS--FAULT--STYLE.log. To make them anew: ENGINETEST_LONG=1 go test ./report -run TestMakeCorpus.
+// TestCorpus classifies failures whose cause is known: logs of faults that TestPlanted plants. The
+// name of a log is CLASS--FAULT--STYLE.log. To make them anew: ENGINETEST_LONG=1 go test ./report
+// -run TestMakeCorpus.
 func TestCorpus(t *testing.T) {
 	logs, err := filepath.Glob("testdata/corpus/*.log")
 	require.NoError(t, err)

@@ -9,10 +9,13 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// Report closes the collection: every failure gets its class, message, signature and the command that repeats it. The result is
-// judged by the zero [Policy]; see [Report.Judge].
+// Report closes the collection: every failure gets its class, message, signature and the command
+// that repeats it. The result is judged by the zero [Policy]; see [Report.Judge].
 func (c *Collector) Report() *Report {
-	r := &Report{Schema: SchemaVersion, Command: c.command, Shards: c.shards, Inputs: []Input{}, Packages: []Package{}, Tests: []Test{}}
+	r := &Report{
+		Schema: SchemaVersion, Command: c.command, Shards: c.shards, Inputs: []Input{}, Packages: []Package{},
+		Tests: []Test{},
+	}
 	for _, in := range c.inputs {
 		r.Inputs = append(r.Inputs, *in)
 	}
@@ -37,7 +40,8 @@ func (c *Collector) Report() *Report {
 	return r
 }
 
-// failPackages marks the packages that have a failure: a retry that passes does not make up for the other tests.
+// failPackages marks the packages that have a failure: a retry that passes does not make up for the
+// other tests.
 func failPackages(r *Report) {
 	failed := map[string]bool{}
 	for i := range r.Tests {
@@ -51,10 +55,13 @@ func failPackages(r *Report) {
 }
 
 func (r *Report) sort() {
-	slices.SortStableFunc(r.Tests, func(a, b Test) int { return cmp.Or(cmp.Compare(a.Package, b.Package), a.Started.Compare(b.Started)) })
+	slices.SortStableFunc(r.Tests, func(a, b Test) int {
+		return cmp.Or(cmp.Compare(a.Package, b.Package), a.Started.Compare(b.Started))
+	})
 }
 
-// conclude makes one Test of all its runs. After a retry the last run counts; otherwise one that failed does.
+// conclude makes one Test of all its runs. After a retry the last run counts; otherwise one that
+// failed does.
 func (c *Collector) conclude(rec *record) Test {
 	for _, run := range rec.runs {
 		run.flush()
@@ -108,7 +115,8 @@ func (t *testRun) classify(c *Collector) {
 	}
 }
 
-// sign returns the signature of a failure. A failed expectation is told apart by its test: "Not equal" alone is no cause.
+// sign returns the signature of a failure. A failed expectation is told apart by its test: "Not
+// equal" alone is no cause.
 func (t *Test) sign() string {
 	for _, v := range t.Verdicts {
 		if v.Class == t.Class {
@@ -121,7 +129,8 @@ func (t *Test) sign() string {
 	return verdict.Signature(t.Class, t.Message)
 }
 
-// markParents marks tests that failed only because a subtest failed: they have no message of their own.
+// markParents marks tests that failed only because a subtest failed: they have no message of their
+// own.
 func markParents(tests []Test) {
 	failed := map[string]bool{}
 	for i := range tests {
@@ -154,7 +163,8 @@ func speaks(output string) bool {
 	return false
 }
 
-// outside returns what failed in a package and in none of its tests: the build, TestMain, an exit, a panic in a goroutine.
+// outside returns what failed in a package and in none of its tests: the build, TestMain, an exit,
+// a panic in a goroutine.
 func (c *Collector) outside(p *packageRecord, tests []Test) (Test, bool) {
 	output := p.log.String()
 	if !p.ended && p.failed == "" && len(p.runs) == 0 && output == "" {
@@ -217,7 +227,10 @@ func classifyPackage(output string, build bool) finding {
 		f = finding{verdict.ClassTest, "it does not build", firstError(output)}
 	case f.class != verdict.ClassTest:
 	case strings.Contains(lower, "signal: killed"):
-		f = finding{verdict.ClassCapacity, "the process was killed from outside, as for memory or a limit of the machine", "signal: killed"}
+		f = finding{
+			verdict.ClassCapacity,
+			"the process was killed from outside, as for memory or a limit of the machine", "signal: killed",
+		}
 	case strings.Contains(lower, "signal: terminated"):
 		f = finding{verdict.ClassInfra, "the run was cancelled", "signal: terminated"}
 	}

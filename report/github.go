@@ -17,12 +17,14 @@ const (
 	maxAnnotations = 10
 )
 
-// WriteMarkdown writes a summary for $GITHUB_STEP_SUMMARY or a comment: the result, a table of classes, and each failure with its
-// output folded. It stays within what GitHub accepts and says what it left out.
+// WriteMarkdown writes a summary for $GITHUB_STEP_SUMMARY or a comment: the result, a table of
+// classes, and each failure with its output folded. It stays within what GitHub accepts and says
+// what it left out.
 func (r *Report) WriteMarkdown(w io.Writer) error {
 	b := &strings.Builder{}
 	mark := map[Result]string{ResultPass: "✅", ResultFail: "❌", ResultIncomplete: "⚠️"}[r.Result]
-	fmt.Fprintf(b, "### %s %s: %s, %d passed, %d failed, %d skipped\n\n", mark, orElse(r.Name, string(r.Result)), number(r.Counts.Tests, "test"),
+	fmt.Fprintf(b, "### %s %s: %s, %d passed, %d failed, %d skipped\n\n", mark, orElse(r.Name, string(r.Result)),
+		number(r.Counts.Tests, "test"),
 		r.Counts.Passed, r.Counts.Failed, r.Counts.Skipped)
 	for _, why := range r.Why {
 		fmt.Fprintf(b, "- %s\n", why)
@@ -91,7 +93,8 @@ func (r *Report) markdownRest(b *strings.Builder) {
 		if len(part.lines) == 0 || b.Len() > maxSummary {
 			continue
 		}
-		fmt.Fprintf(b, "\n**%s** (%d)\n\n%s", part.title, len(part.lines), strings.Join(part.lines[:min(50, len(part.lines))], ""))
+		fmt.Fprintf(b, "\n**%s** (%d)\n\n%s", part.title, len(part.lines),
+			strings.Join(part.lines[:min(50, len(part.lines))], ""))
 	}
 }
 
@@ -104,7 +107,8 @@ func fence(lang, text string) string {
 	return marks + lang + "\n" + strings.TrimRight(stripEscapes(text), "\n") + "\n" + marks + "\n"
 }
 
-var markdown = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "|", "\\|", "*", "\\*", "_", "\\_", "`", "\\`", "\n", " ", "[", "\\[")
+var markdown = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "|", "\\|", "*", "\\*", "_", "\\_", "`",
+	"\\`", "\n", " ", "[", "\\[")
 
 func escape(s string) string { return markdown.Replace(stripEscapes(s)) }
 
@@ -115,8 +119,9 @@ func stripEscapes(s string) string { return escapes.ReplaceAllString(s, "") }
 
 var location = regexp.MustCompile(`(?m)^\s*(?:Error Trace:\s*)?([\w.@/+-]+\.go):(\d+)`)
 
-// WriteAnnotations writes GitHub's workflow commands: one error per failure, a warning per class that is the machine's. dir maps
-// the import path of a package to its folder in the repository; nil leaves the files out.
+// WriteAnnotations writes GitHub's workflow commands: one error per failure, a warning per class
+// that is the machine's. dir maps the import path of a package to its folder in the repository; nil
+// leaves the files out.
 func (r *Report) WriteAnnotations(w io.Writer, dir func(pkg string) string) error {
 	count := map[string]int{}
 	for _, g := range r.groups() {
@@ -140,7 +145,8 @@ func (r *Report) WriteAnnotations(w io.Writer, dir func(pkg string) string) erro
 			if t.Repro != "" {
 				text += "\nto reproduce: " + t.Repro
 			}
-			if _, err := fmt.Fprintf(w, "::%s %stitle=%s::%s\n", level, where, property(fmt.Sprintf("%s: %s", t.Class, t.ID())), data(text)); err != nil {
+			if _, err := fmt.Fprintf(w, "::%s %stitle=%s::%s\n", level, where,
+				property(fmt.Sprintf("%s: %s", t.Class, t.ID())), data(text)); err != nil {
 				return err
 			}
 		}

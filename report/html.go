@@ -102,6 +102,7 @@ func shorten(s string, limit int) string {
 		return fmt.Sprintf("(%s of output; the JSON report has it)", size(int64(len(s))))
 	}
 	head, tail := limit/4, limit*3/4
-	return fmt.Sprintf("%s\n… %s left out; the JSON report has more …\n%s", strings.ToValidUTF8(s[:head], ""), size(int64(len(s)-limit)),
+	return fmt.Sprintf("%s\n… %s left out; the JSON report has more …\n%s", strings.ToValidUTF8(s[:head], ""),
+		size(int64(len(s)-limit)),
 		strings.ToValidUTF8(s[len(s)-tail:], ""))
 }

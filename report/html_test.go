@@ -25,9 +25,19 @@ import (
 func sample(t *testing.T) *Report {
 	t.Helper()
 	memory, err := json.Marshal(gpuwait.Report{Ending: gpuwait.TimedOut, Devices: []gpuwait.DeviceReport{{
-		Device: gpuwait.Device{UUID: "GPU-1a2b", Name: "NVIDIA H200"}, Memory: gpuwait.Memory{Total: 140 << 30, Used: 8 << 30}, Bounded: true, Target: 1 << 30,
-		History: []gpuwait.Point{{After: 0, Used: 40 << 30}, {After: time.Second, Used: 60 << 30}, {After: 2 * time.Second, Used: 8 << 30}},
-		Holders: []gpuwait.Process{{Holder: gpuwait.Holder{PID: 4711, Bytes: 8 << 30, Known: true}, Command: "llm.test -test.run <x>", Test: "TestLoad"}},
+		Device: gpuwait.Device{UUID: "GPU-1a2b", Name: "NVIDIA H200"}, Memory: gpuwait.Memory{
+			Total: 140 << 30,
+			Used:  8 << 30,
+		}, Bounded: true, Target: 1 << 30,
+		History: []gpuwait.Point{
+			{After: 0, Used: 40 << 30},
+			{After: time.Second, Used: 60 << 30},
+			{After: 2 * time.Second, Used: 8 << 30},
+		},
+		Holders: []gpuwait.Process{{
+			Holder:  gpuwait.Holder{PID: 4711, Bytes: 8 << 30, Known: true},
+			Command: "llm.test -test.run <x>", Test: "TestLoad",
+		}},
 	}}})
 	require.NoError(t, err)
 	const teardown = `{"name":"llm","took_ns":1500000000,"steps":[{"name":"shutdown","took_ns":1200000000,"budget_ns":40000000000,"detail":"released"},
@@ -38,8 +48,12 @@ func sample(t *testing.T) *Report {
 		return fmt.Sprintf("    enginetest-attach: {\"kind\":%q,\"data\":%s}\n", kind, compact.String())
 	}
 	s := newStream()
-	leak := verdict.Verdict{Class: verdict.ClassLeak, Source: "leakcheck", Message: "llm.Engine is reachable from llm.cache", Repro: "go test ./llm -run '^TestLeak$'"}
-	s.test("TestLeak", "fail", leak.Line()+"\n", attach(verdict.KindTeardown, teardown), attach(verdict.KindMemory, string(memory)), "    a_test.go:3: <script>alert(1)</script>\n")
+	leak := verdict.Verdict{
+		Class: verdict.ClassLeak, Source: "leakcheck",
+		Message: "llm.Engine is reachable from llm.cache", Repro: "go test ./llm -run '^TestLeak$'",
+	}
+	s.test("TestLeak", "fail", leak.Line()+"\n", attach(verdict.KindTeardown, teardown),
+		attach(verdict.KindMemory, string(memory)), "    a_test.go:3: <script>alert(1)</script>\n")
 	s.test("TestDisk", "fail", "    a_test.go:9: write x: no space left on device\n")
 	s.test("TestWant", "fail", "    a_test.go:12: got 3, want 4\n")
 	s.test("TestSkip", "skip", "    a_test.go:12: needs 2 GPUs, there is 1\n")
@@ -57,16 +71,21 @@ func TestHTML(t *testing.T) {
 	leak := find(t, r, "TestLeak")
 	require.Len(t, leak.Memory, 1)
 	assert.Equal(t, int64(60<<30), leak.Memory[0].Peak)
-	assert.Equal(t, []Holder{{PID: 4711, Bytes: 8 << 30, Command: "llm.test -test.run <x>", Note: "TestLoad"}}, leak.Memory[0].Holders)
+	assert.Equal(t, []Holder{{PID: 4711, Bytes: 8 << 30, Command: "llm.test -test.run <x>", Note: "TestLoad"}},
+		leak.Memory[0].Holders)
 	require.Len(t, leak.Teardowns, 1)
 	assert.Equal(t, "leakcheck: <llm.Engine> is reachable", leak.Teardowns[0].Steps[2].Error)
 	var out bytes.Buffer
 	require.NoError(t, r.WriteHTML(&out))
 	html := out.String()
-	for _, never := range []string{"<script>alert", "ZgotmplZ", `src="`, `href="h`, `href="/`} { // output is text, and no network
+	// output is text, and no network
+	for _, never := range []string{"<script>alert", "ZgotmplZ", `src="`, `href="h`, `href="/`} {
 		assert.False(t, strings.Contains(html, never), never) //nolint:testifylint // it would print the page
 	}
-	for _, want := range []string{"peak 60.0 GiB", "at most 1.0 GiB", "pid", "4711", "not checked", "after 2s: 8.0 GiB", "needs 2 GPUs"} {
+	for _, want := range []string{
+		"peak 60.0 GiB", "at most 1.0 GiB", "pid", "4711", "not checked", "after 2s: 8.0 GiB",
+		"needs 2 GPUs",
+	} {
 		assert.True(t, strings.Contains(html, want), want) //nolint:testifylint // it would print the page
 	}
 }
@@ -77,7 +96,8 @@ func many(n int) string {
 	for i := range n {
 		name := fmt.Sprintf("TestNumber%05d", i)
 		if i%100 == 0 {
-			s.test(name, "fail", strings.Repeat("    a_test.go:3: a line of output that has nothing to say\n", 30), "    a_test.go:9: got 3, want 4\n")
+			s.test(name, "fail", strings.Repeat("    a_test.go:3: a line of output that has nothing to say\n", 30),
+				"    a_test.go:9: got 3, want 4\n")
 		} else {
 			s.test(name, "pass", "=== RUN   "+name+"\n", "    a_test.go:3: fine\n", "--- PASS: "+name+" (0.50s)\n")
 		}

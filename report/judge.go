@@ -10,7 +10,8 @@ import (
 
 // Policy says what a run may lack and still pass.
 type Policy struct {
-	// CapacitySkips is how many tests may be skipped because the machine lacks something; negative is any number.
+	// CapacitySkips is how many tests may be skipped because the machine lacks something; negative
+	// is any number.
 	CapacitySkips int
 	// AllowSkip accepts a skip for lack of capacity when "package.Test: reason" matches.
 	AllowSkip []*regexp.Regexp
@@ -24,8 +25,8 @@ type Policy struct {
 	Now time.Time
 }
 
-// Judge counts the tests and sets Result and Why: a failure fails the run unless a quarantine entry holds it, and a run that tested
-// less than its policy demands is incomplete, never a pass.
+// Judge counts the tests and sets Result and Why: a failure fails the run unless a quarantine entry
+// holds it, and a run that tested less than its policy demands is incomplete, never a pass.
 func (r *Report) Judge(p Policy) {
 	if p.Now.IsZero() {
 		p.Now = time.Now()
@@ -48,10 +49,12 @@ func (r *Report) Judge(p Policy) {
 		r.lower(ResultFail, fmt.Sprintf("%s failed", number(failures, "test")))
 	}
 	if p.CapacitySkips >= 0 && beyond > p.CapacitySkips {
-		r.lower(ResultIncomplete, fmt.Sprintf("%s skipped because the machine lacks something, at most %d may be", number(beyond, "test"), p.CapacitySkips))
+		r.lower(ResultIncomplete, fmt.Sprintf("%s skipped because the machine lacks something, at most %d may be",
+			number(beyond, "test"), p.CapacitySkips))
 	}
 	if p.MaxSkips != nil && *p.MaxSkips >= 0 && r.Counts.Skipped > *p.MaxSkips {
-		r.lower(ResultIncomplete, fmt.Sprintf("%s skipped, at most %d may be", number(r.Counts.Skipped, "test"), *p.MaxSkips))
+		r.lower(ResultIncomplete, fmt.Sprintf("%s skipped, at most %d may be", number(r.Counts.Skipped, "test"),
+			*p.MaxSkips))
 	}
 	if p.Exit != 0 && r.Counts.Failed == 0 && r.Counts.Retried == 0 {
 		r.lower(ResultFail, fmt.Sprintf("the test command exited with %d and no test failed", p.Exit))

@@ -47,7 +47,8 @@ type junitPropOut struct {
 	Value string `xml:"value,attr"`
 }
 
-// WriteJUnit writes JUnit XML. A failure's type is its class; signature, evidence and the rest are properties.
+// WriteJUnit writes JUnit XML. A failure's type is its class; signature, evidence and the rest are
+// properties.
 func (r *Report) WriteJUnit(w io.Writer) error {
 	out := junitSuites{Name: r.Name, Tests: len(r.Tests), Time: xmlSeconds(r.Elapsed)}
 	index := map[string]int{}
@@ -92,7 +93,10 @@ func (t *Test) junit() junitOut {
 	c := junitOut{Class: t.Package, Name: orElse(t.Name, "TestMain"), Time: xmlSeconds(t.Elapsed)}
 	switch {
 	case t.Status.Failed():
-		c.Failure = &junitText{Message: xmlText(t.Message), Type: orElse(string(t.Class), string(t.Status)), Text: xmlText(t.Output)}
+		c.Failure = &junitText{
+			Message: xmlText(t.Message), Type: orElse(string(t.Class), string(t.Status)),
+			Text: xmlText(t.Output),
+		}
 	case t.Status == StatusSkip:
 		c.Skipped = &junitText{Message: xmlText(t.Message), Type: string(t.Class)}
 	}
@@ -139,7 +143,8 @@ func xmlSeconds(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()
 // xmlText drops what XML 1.0 cannot hold: escape sequences of terminals, NUL.
 func xmlText(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || r == '\r' || r >= 0x20 && r != unicode.ReplacementChar && r != 0xFFFE && r != 0xFFFF {
+		if r == '\n' || r == '\t' || r == '\r' || r >= 0x20 && r != unicode.ReplacementChar && r != 0xFFFE &&
+			r != 0xFFFF {
 			return r
 		}
 		return -1

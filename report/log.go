@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// The parts of a test's output that are kept: why it failed is at its end, what it was about at its begin.
+// The parts of a test's output that are kept: why it failed is at its end, what it was about at its
+// begin.
 const (
 	keepHead = 16 << 10
 	keepTail = 48 << 10

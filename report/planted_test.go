@@ -47,22 +47,35 @@ func TestMain(m *testing.M) {
 var errorFaults = map[string]func() error{
 	"infra--full-disk": func() error { return os.WriteFile("/dev/full", []byte("weights"), 0o600) },
 	"infra--dns": func() error {
-		return fmt.Errorf("download the tokenizer: %w", &net.DNSError{Err: "no such host", Name: "models.example", IsNotFound: true})
+		return fmt.Errorf("download the tokenizer: %w",
+			&net.DNSError{Err: "no such host", Name: "models.example", IsNotFound: true})
 	},
 	"infra--tls-handshake": tlsHandshake,
 	"infra--certificate": func() error {
-		return fmt.Errorf("Get \"https://models.example/x\": tls: failed to verify certificate: %w", x509.CertificateInvalidError{Reason: x509.Expired})
+		return fmt.Errorf("Get \"https://models.example/x\": tls: failed to verify certificate: %w",
+			x509.CertificateInvalidError{Reason: x509.Expired})
 	},
-	"infra--registry":    func() error { return status(http.StatusBadGateway) },
-	"infra--rate-limit":  func() error { return status(http.StatusTooManyRequests) },
-	"infra--disk-error":  func() error { return &fs.PathError{Op: "read", Path: "/mnt/models/shard-3", Err: syscall.EIO} },
+	"infra--registry":   func() error { return status(http.StatusBadGateway) },
+	"infra--rate-limit": func() error { return status(http.StatusTooManyRequests) },
+	"infra--disk-error": func() error {
+		return &fs.PathError{Op: "read", Path: "/mnt/models/shard-3", Err: syscall.EIO}
+	},
 	"infra--stale-mount": func() error { return &fs.PathError{Op: "open", Path: "/mnt/models", Err: syscall.ESTALE} },
-	"infra--read-only":   func() error { return &fs.PathError{Op: "mkdir", Path: "/var/cache/models", Err: syscall.EROFS} },
-	"infra--unreachable": func() error {
-		return &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 9), Port: 443}, Err: syscall.ENETUNREACH}
+	"infra--read-only": func() error {
+		return &fs.PathError{Op: "mkdir", Path: "/var/cache/models", Err: syscall.EROFS}
 	},
-	"infra--driver-mismatch": func() error { return errors.New("Failed to initialize NVML: Driver/library version mismatch") },
-	"infra--lost-device":     func() error { return fmt.Errorf("NVML: device memory: %w: GPU-1: GPU is lost (15)", gpuwait.ErrLost) },
+	"infra--unreachable": func() error {
+		return &net.OpError{
+			Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 9), Port: 443},
+			Err: syscall.ENETUNREACH,
+		}
+	},
+	"infra--driver-mismatch": func() error {
+		return errors.New("Failed to initialize NVML: Driver/library version mismatch")
+	},
+	"infra--lost-device": func() error {
+		return fmt.Errorf("NVML: device memory: %w: GPU-1: GPU is lost (15)", gpuwait.ErrLost)
+	},
 	"infra--ecc": func() error {
 		return errors.New("cuda: cuCtxCreate: CUDA_ERROR_ECC_UNCORRECTABLE (214): uncorrectable ECC error encountered")
 	},
@@ -74,7 +87,9 @@ var errorFaults = map[string]func() error{
 		_, err := syscall.Mmap(-1, 0, 1<<46, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 		return os.NewSyscallError("mmap of 64 TiB of weights", err)
 	},
-	"capacity--cuda": func() error { return errors.New("cuda: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory") },
+	"capacity--cuda": func() error {
+		return errors.New("cuda: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory")
+	},
 	"capacity--vllm": func() error {
 		return errors.New("server: vllm exited with code 1 before it was ready\n    ValueError: Free memory on device (3.2/79.1 GiB) on startup is less than desired GPU memory utilization (0.9, 71.2 GiB)")
 	},
@@ -98,7 +113,9 @@ var errorFaults = map[string]func() error{
 	"engine--exited": func() error {
 		return fmt.Errorf("server exited before it was ready: %w", exec.Command("sh", "-c", "exit 7").Run())
 	},
-	"engine--segfault": func() error { return fmt.Errorf("llama-server: %w", exec.Command("sh", "-c", "kill -SEGV $$").Run()) },
+	"engine--segfault": func() error {
+		return fmt.Errorf("llama-server: %w", exec.Command("sh", "-c", "kill -SEGV $$").Run())
+	},
 	"engine--illegal": func() error {
 		return errors.New("cuda: cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered")
 	},
@@ -149,7 +166,9 @@ var styles = map[string]func(t *testing.T, err error){
 	"noisy": func(t *testing.T, err error) {
 		t.Log("retry: dial tcp 127.0.0.1:8000: connect: connection refused")
 		t.Log("GPU-1 uses 71.2 GiB; the test of a full disk expects: no space left on device")
-		defer t.Cleanup(func() { fmt.Println("engine: shutdown: 0 requests ended, context deadline exceeded for none") })
+		defer t.Cleanup(func() {
+			fmt.Println("engine: shutdown: 0 requests ended, context deadline exceeded for none")
+		})
 		t.Fatalf("load: %v", err)
 	},
 }
@@ -206,15 +225,21 @@ var faults = map[string]func(t *testing.T){
 	},
 	"timeout--go-test": func(t *testing.T) { time.Sleep(time.Hour) },
 	"timeout--eventually": func(t *testing.T) {
-		require.Eventually(t, func() bool { return false }, 20*time.Millisecond, 5*time.Millisecond, "requests are still waiting")
+		require.Eventually(t, func() bool {
+			return false
+		}, 20*time.Millisecond, 5*time.Millisecond, "requests are still waiting")
 	},
-	"test--equal":         func(t *testing.T) { assert.Equal(t, []int{1, 2, 3}, []int{1, 2, 4}) },
-	"test--equal-infra":   func(t *testing.T) { assert.Equal(t, "no space left on device", "") },
-	"test--contains":      func(t *testing.T) { assert.Contains(t, "CUDA_ERROR_OUT_OF_MEMORY", "NVML: device lost") },
-	"test--error-is":      func(t *testing.T) { assert.ErrorIs(t, errors.New("no such host"), syscall.ENOSPC) },
-	"test--error-text":    func(t *testing.T) { assert.EqualError(t, errors.New("context deadline exceeded"), "read: timed out") },
-	"test--length":        func(t *testing.T) { require.Len(t, []string{"docker.io", "ghcr.io"}, 1) },
-	"test--subtest":       func(t *testing.T) { t.Run("batch", func(t *testing.T) { t.Error("batch of 4: got 3, want 4") }) },
+	"test--equal":       func(t *testing.T) { assert.Equal(t, []int{1, 2, 3}, []int{1, 2, 4}) },
+	"test--equal-infra": func(t *testing.T) { assert.Equal(t, "no space left on device", "") },
+	"test--contains":    func(t *testing.T) { assert.Contains(t, "CUDA_ERROR_OUT_OF_MEMORY", "NVML: device lost") },
+	"test--error-is":    func(t *testing.T) { assert.ErrorIs(t, errors.New("no such host"), syscall.ENOSPC) },
+	"test--error-text": func(t *testing.T) {
+		assert.EqualError(t, errors.New("context deadline exceeded"), "read: timed out")
+	},
+	"test--length": func(t *testing.T) { require.Len(t, []string{"docker.io", "ghcr.io"}, 1) },
+	"test--subtest": func(t *testing.T) {
+		t.Run("batch", func(t *testing.T) { t.Error("batch of 4: got 3, want 4") })
+	},
 	"test--json":          func(t *testing.T) { assert.JSONEq(t, `{"a":1}`, `{"a":2}`) },
 	"test--panic":         func(*testing.T) { unmade["a"] = 1 },
 	"test--index":         func(*testing.T) { var s []int; _ = s[len(os.Args)] },
@@ -281,7 +306,9 @@ func status(code int) error {
 }
 
 func answered(code int) error {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "step failed", code) }))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "step failed", code)
+	}))
 	defer s.Close()
 	r, err := http.Get(s.URL)
 	if err != nil {
@@ -369,7 +396,8 @@ func plant(t *testing.T, fault, style, v string) string {
 	return string(out) + "exit status 1\n"
 }
 
-// TestMakeCorpus makes the logs of TestCorpus anew: each fault as a program that reads verdicts sees it, and as text alone.
+// TestMakeCorpus makes the logs of TestCorpus anew: each fault as a program that reads verdicts
+// sees it, and as text alone.
 func TestMakeCorpus(t *testing.T) {
 	if os.Getenv("ENGINETEST_LONG") == "" {
 		t.Skip("it runs some 300 children: ENGINETEST_LONG=1 runs it")
@@ -379,7 +407,8 @@ func TestMakeCorpus(t *testing.T) {
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, os.MkdirAll(dir, 0o777))
 	goroot := string(must(exec.Command("go", "env", "GOROOT").Output()))
-	clean := strings.NewReplacer(filepath.Dir(must(os.Getwd())), "/src/llm", strings.TrimSpace(goroot), "/usr/local/go", os.TempDir(), "/tmp")
+	clean := strings.NewReplacer(filepath.Dir(must(os.Getwd())), "/src/llm", strings.TrimSpace(goroot), "/usr/local/go",
+		os.TempDir(), "/tmp")
 	write := func(fault, style, out string) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, fault+"--"+style+".log"), []byte(clean.Replace(out)), 0o666))
 	}

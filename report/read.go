@@ -30,8 +30,9 @@ type Source struct {
 	Shard   string
 }
 
-// Read adds one input to the collector and recognizes its format by its first bytes. What cannot be read is noted in the report's
-// Input and does not stop the rest; the error is that of r, or says that the input is empty.
+// Read adds one input to the collector and recognizes its format by its first bytes. What cannot be
+// read is noted in the report's Input and does not stop the rest; the error is that of r, or says
+// that the input is empty.
 func (c *Collector) Read(r io.Reader, src Source) error {
 	br := bufio.NewReaderSize(r, 64<<10)
 	head, err := br.Peek(4096)

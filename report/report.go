@@ -1,8 +1,10 @@
-// Package report reads the results of test runs and says what failed, of which class, and whether it failed before.
+// Package report reads the results of test runs and says what failed, of which class, and whether
+// it failed before.
 //
-// [Collector] takes "go test -json", the text of "go test -v", logs of a bundle and JUnit files of others, as many as there are
-// shards, and returns one [Report]. A report is written as text, JSON (report.schema.json), JUnit XML, Markdown and annotations for
-// GitHub, and as one HTML page that needs no network.
+// [Collector] takes "go test -json", the text of "go test -v", logs of a bundle and JUnit files of
+// others, as many as there are shards, and returns one [Report]. A report is written as text, JSON
+// (report.schema.json), JUnit XML, Markdown and annotations for GitHub, and as one HTML page that
+// needs no network.
 package report
 
 import (

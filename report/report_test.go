@@ -50,7 +50,8 @@ func read(t *testing.T, inputs ...string) *Report {
 	t.Helper()
 	var c Collector
 	for i, in := range inputs {
-		require.NoError(t, c.Read(strings.NewReader(in), Source{Name: fmt.Sprint("input", i), Package: "example.com/bin"}))
+		require.NoError(t, c.Read(strings.NewReader(in),
+			Source{Name: fmt.Sprint("input", i), Package: "example.com/bin"}))
 	}
 	return c.Report()
 }
@@ -67,9 +68,13 @@ func find(t *testing.T, r *Report, name string) *Test {
 }
 
 func TestRecordedVerdictWins(t *testing.T) {
-	leak := verdict.Verdict{Class: verdict.ClassLeak, Signature: "leak: goroutine a.loop", Source: "leakcheck", Message: "goroutine a.loop", Repro: "go test ./x"}
+	leak := verdict.Verdict{
+		Class: verdict.ClassLeak, Signature: "leak: goroutine a.loop", Source: "leakcheck",
+		Message: "goroutine a.loop", Repro: "go test ./x",
+	}
 	line := "    " + leak.Line() + "\n"
-	s := newStream().test("TestA", "fail", "=== RUN   TestA\n", line[:20], line[20:], "    a_test.go:7: no space left on device\n", "--- FAIL: TestA (0.50s)\n")
+	s := newStream().test("TestA", "fail", "=== RUN   TestA\n", line[:20], line[20:],
+		"    a_test.go:7: no space left on device\n", "--- FAIL: TestA (0.50s)\n")
 	r := read(t, s.add("fail", "", "Elapsed", 1.0).String())
 	a := find(t, r, "TestA")
 	assert.Equal(t, verdict.ClassLeak, a.Class)
@@ -90,15 +95,18 @@ func TestRecordedInfraExcusesNoBug(t *testing.T) {
 		"    a_test.go:9: step: CUDA error 700: an illegal memory access was encountered\n",
 	} {
 		r := read(t, newStream().test("TestA", "fail", infra, bug).String())
-		assert.NotContains(t, []verdict.Class{verdict.ClassInfra, verdict.ClassCapacity}, find(t, r, "TestA").Class, bug)
+		assert.NotContains(t, []verdict.Class{verdict.ClassInfra, verdict.ClassCapacity}, find(t, r, "TestA").Class,
+			bug)
 	}
 	r := read(t, newStream().test("TestA", "fail", infra, "    a_test.go:9: cannot measure\n").String())
 	assert.Equal(t, verdict.ClassInfra, find(t, r, "TestA").Class)
 }
 
 func TestParentsAreNotCountedTwice(t *testing.T) {
-	s := newStream().add("run", "TestA").test("TestA/b", "fail", "    a_test.go:1: bad\n").add("output", "TestA", "Output", "--- FAIL: TestA (0.00s)\n").add("fail", "TestA")
-	s.add("run", "TestB").test("TestB/c", "fail", "    a_test.go:1: bad\n").add("output", "TestB", "Output", "    a_test.go:5: own error\n").add("fail", "TestB")
+	s := newStream().add("run", "TestA").test("TestA/b", "fail", "    a_test.go:1: bad\n").add("output", "TestA",
+		"Output", "--- FAIL: TestA (0.00s)\n").add("fail", "TestA")
+	s.add("run", "TestB").test("TestB/c", "fail", "    a_test.go:1: bad\n").add("output", "TestB", "Output",
+		"    a_test.go:5: own error\n").add("fail", "TestB")
 	r := read(t, s.String())
 	assert.True(t, find(t, r, "TestA").Parent)
 	assert.False(t, find(t, r, "TestB").Parent)
@@ -106,7 +114,8 @@ func TestParentsAreNotCountedTwice(t *testing.T) {
 }
 
 func TestUnfinished(t *testing.T) {
-	s := newStream().add("run", "TestA").add("output", "TestA", "Output", "=== RUN   TestA\n").add("output", "", "Output", "signal: segmentation fault (core dumped)\n").add("fail", "")
+	s := newStream().add("run", "TestA").add("output", "TestA", "Output", "=== RUN   TestA\n").add("output", "",
+		"Output", "signal: segmentation fault (core dumped)\n").add("fail", "")
 	r := read(t, s.String())
 	a := find(t, r, "TestA")
 	assert.Equal(t, StatusUnfinished, a.Status)
@@ -150,7 +159,10 @@ FAIL
 func TestLogOfABundle(t *testing.T) {
 	r := read(t, "\x16=== RUN   TestA\n\x16--- PASS: TestA (0.10s)\n\x16=== RUN   TestB\n    b_test.go:3: boom\n\x16--- FAIL: TestB (0.10s)\nFAIL\n")
 	assert.Equal(t, "example.com/bin", find(t, r, "TestB").Package)
-	assert.Equal(t, Counts{Tests: 2, Passed: 1, Failed: 1, ByClass: map[verdict.Class]int{verdict.ClassTest: 1}, Triage: map[Triage]int{}}, r.Counts)
+	assert.Equal(t, Counts{
+		Tests: 2, Passed: 1, Failed: 1, ByClass: map[verdict.Class]int{verdict.ClassTest: 1},
+		Triage: map[Triage]int{},
+	}, r.Counts)
 }
 
 func TestBuildFailure(t *testing.T) {
@@ -169,11 +181,13 @@ func TestBadInput(t *testing.T) {
 	var c Collector
 	require.ErrorContains(t, c.Read(strings.NewReader(" \n"), Source{Name: "x"}), "x: it is empty")
 	require.Error(t, c.Read(strings.NewReader("<testsuite><testcase"), Source{Name: "x"}))
-	require.NoError(t, c.Read(strings.NewReader("{\"Action\":\"run\",\"Package\":\"p\",\"Test\":\"T\"}\n{broken\n"), Source{Name: "x"}))
+	require.NoError(t, c.Read(strings.NewReader("{\"Action\":\"run\",\"Package\":\"p\",\"Test\":\"T\"}\n{broken\n"),
+		Source{Name: "x"}))
 	r := c.Report()
 	assert.Equal(t, StatusUnfinished, find(t, r, "T").Status)
 	assert.Equal(t, 1, r.Inputs[2].Problems)
-	assert.Equal(t, ResultIncomplete, read(t, `{"Action":"start","Package":"p"}`+"\n"+`{"Action":"pass","Package":"p"}`+"\n").Result, "no test ran")
+	assert.Equal(t, ResultIncomplete,
+		read(t, `{"Action":"start","Package":"p"}`+"\n"+`{"Action":"pass","Package":"p"}`+"\n").Result, "no test ran")
 }
 
 func TestJUnitRoundTrip(t *testing.T) {
@@ -191,7 +205,8 @@ func TestJUnitRoundTrip(t *testing.T) {
 }
 
 func TestJSONRoundTrip(t *testing.T) {
-	first := read(t, newStream().test("TestA", "pass").test("TestB", "fail", "    b_test.go:3: bad\n").add("fail", "", "Elapsed", 1.5).String())
+	first := read(t, newStream().test("TestA", "pass").test("TestB", "fail", "    b_test.go:3: bad\n").add("fail", "",
+		"Elapsed", 1.5).String())
 	var out bytes.Buffer
 	require.NoError(t, first.WriteJSON(&out))
 	again, err := ReadJSON(bytes.NewReader(out.Bytes()))
@@ -206,9 +221,12 @@ func TestJSONRoundTrip(t *testing.T) {
 
 // Shards of a run, merged in any order, are the run: raw streams and reports alike.
 func TestMergedShardsAreTheRun(t *testing.T) {
-	one := newStream().test("TestA", "pass").test("TestB", "fail", "    b_test.go:3: bad\n").add("fail", "", "Elapsed", 1.0).String()
+	one := newStream().test("TestA", "pass").test("TestB", "fail", "    b_test.go:3: bad\n").add("fail", "", "Elapsed",
+		1.0).String()
 	two := newStream().test("TestC", "pass").add("pass", "", "Elapsed", 2.0).String()
-	a, b, whole := read(t, one, two), read(t, two, one), read(t, newStream().test("TestA", "pass").test("TestB", "fail", "    b_test.go:3: bad\n").test("TestC", "pass").add("fail", "", "Elapsed", 3.0).String())
+	a, b, whole := read(t, one, two), read(t, two, one), read(t,
+		newStream().test("TestA", "pass").test("TestB", "fail", "    b_test.go:3: bad\n").test("TestC",
+			"pass").add("fail", "", "Elapsed", 3.0).String())
 	for _, merged := range []*Report{a, b} {
 		assert.Equal(t, whole.Counts, merged.Counts)
 		require.Len(t, merged.Packages, 1)
@@ -224,11 +242,15 @@ func TestShardThatWasKilled(t *testing.T) {
 	r := read(t, killed, again)
 	assert.Equal(t, ResultPass, r.Result, r.Why)
 	assert.Equal(t, 2, r.Counts.Tests)
-	assert.Equal(t, []Attempt{{Status: StatusUnfinished, Class: verdict.ClassTest, Signature: find(t, r, "TestB").Attempts[0].Signature, Retried: true}}, find(t, r, "TestB").Attempts)
+	assert.Equal(t, []Attempt{{
+		Status: StatusUnfinished, Class: verdict.ClassTest,
+		Signature: find(t, r, "TestB").Attempts[0].Signature, Retried: true,
+	}}, find(t, r, "TestB").Attempts)
 }
 
 func TestCountKeepsTheFailure(t *testing.T) {
-	r := read(t, newStream().test("TestA", "pass").test("TestA", "fail", "    a_test.go:3: bad\n").test("TestA", "pass").String())
+	r := read(t, newStream().test("TestA", "pass").test("TestA", "fail", "    a_test.go:3: bad\n").test("TestA",
+		"pass").String())
 	a := find(t, r, "TestA")
 	assert.Equal(t, StatusFail, a.Status)
 	assert.Len(t, a.Attempts, 2)
@@ -238,16 +260,19 @@ func TestCountKeepsTheFailure(t *testing.T) {
 
 func TestRetriesAreRecorded(t *testing.T) {
 	var c Collector
-	require.NoError(t, c.Read(strings.NewReader(newStream().test("TestA", "fail", "    a_test.go:3: CUDA out of memory\n").add("fail", "").String()), Source{Name: "1"}))
+	require.NoError(t, c.Read(strings.NewReader(newStream().test("TestA", "fail",
+		"    a_test.go:3: CUDA out of memory\n").add("fail", "").String()), Source{Name: "1"}))
 	c.Retrying(true)
-	require.NoError(t, c.Read(strings.NewReader(newStream().test("TestA", "pass").add("pass", "").String()), Source{Name: "2"}))
+	require.NoError(t, c.Read(strings.NewReader(newStream().test("TestA", "pass").add("pass", "").String()),
+		Source{Name: "2"}))
 	r := c.Report()
 	assert.Equal(t, ResultPass, r.Result)
 	assert.Equal(t, 1, r.Counts.Retried)
 	assert.Equal(t, verdict.ClassCapacity, find(t, r, "TestA").Attempts[0].Class)
 	var out bytes.Buffer
 	require.NoError(t, r.WriteText(&out, TextOptions{}))
-	assert.Contains(t, out.String(), "retried: example.com/llm.TestA: failed first (capacity: CUDA out of memory), then passed")
+	assert.Contains(t, out.String(),
+		"retried: example.com/llm.TestA: failed first (capacity: CUDA out of memory), then passed")
 }
 
 func TestPolicy(t *testing.T) {
@@ -255,7 +280,11 @@ func TestPolicy(t *testing.T) {
 	r := read(t, in)
 	assert.Equal(t, ResultIncomplete, r.Result)
 	assert.Equal(t, []string{"1 test skipped because the machine lacks something, at most 0 may be"}, r.Why)
-	for _, p := range []Policy{{CapacitySkips: 1}, {CapacitySkips: -1}, {AllowSkip: []*regexp.Regexp{regexp.MustCompile(`llm\.TestB: needs 2`)}}} {
+	for _, p := range []Policy{
+		{CapacitySkips: 1},
+		{CapacitySkips: -1},
+		{AllowSkip: []*regexp.Regexp{regexp.MustCompile(`llm\.TestB: needs 2`)}},
+	} {
 		r.Judge(p)
 		assert.Equal(t, ResultPass, r.Result)
 	}
@@ -275,9 +304,13 @@ func TestCompare(t *testing.T) {
 		history []*Report
 		want    Triage
 	}{
-		"new":                  {run("b", "fail", "bad"), []*Report{run("a", "pass", "")}, TriageNew},
-		"new without history":  {run("b", "fail", "bad"), nil, TriageNew},
-		"known":                {run("b", "fail", "bad after 3s"), []*Report{run("a", "fail", "bad after 5s")}, TriageKnown},
+		"new":                 {run("b", "fail", "bad"), []*Report{run("a", "pass", "")}, TriageNew},
+		"new without history": {run("b", "fail", "bad"), nil, TriageNew},
+		"known": {
+			run("b", "fail", "bad after 3s"),
+			[]*Report{run("a", "fail", "bad after 5s")},
+			TriageKnown,
+		},
 		"fails in another way": {run("b", "fail", "bad"), []*Report{run("a", "fail", "worse")}, TriageNew},
 		"flaky":                {run("b", "fail", "bad"), []*Report{run("b", "pass", "")}, TriageFlaky},
 		"flaky, passes now":    {run("b", "pass", ""), []*Report{run("b", "fail", "bad")}, TriageFlaky},
@@ -303,7 +336,10 @@ func TestQuarantine(t *testing.T) {
 	assert.Equal(t, 1, r.Counts.Held)
 	r.Judge(Policy{Now: time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC)})
 	assert.Equal(t, ResultFail, r.Result, "it has expired")
-	for _, bad := range []string{"TestA owner=ada", "TestA expires=2026-01-01", "TestA owner=ada expires=soon", "[ owner=a expires=2026-01-01"} {
+	for _, bad := range []string{
+		"TestA owner=ada", "TestA expires=2026-01-01", "TestA owner=ada expires=soon",
+		"[ owner=a expires=2026-01-01",
+	} {
 		_, err := ReadQuarantine(strings.NewReader(bad))
 		require.ErrorContains(t, err, "line 1", bad)
 	}
@@ -312,7 +348,8 @@ func TestQuarantine(t *testing.T) {
 func TestRepro(t *testing.T) {
 	var c Collector
 	c.Command([]string{"go", "test", "-race", "-tags", "cuda", "-run", "TestOther", "./...", "-args", "-race"})
-	require.NoError(t, c.Read(strings.NewReader(newStream().test("TestA/it's (1)", "fail", "    a_test.go:3: bad\n").test("BenchmarkB", "fail").String()), Source{}))
+	require.NoError(t, c.Read(strings.NewReader(newStream().test("TestA/it's (1)", "fail",
+		"    a_test.go:3: bad\n").test("BenchmarkB", "fail").String()), Source{}))
 	r := c.Report()
 	assert.Equal(t, `go test -race -tags cuda example.com/llm '-run=^TestA$/^it'\''s \(1\)$' -count=1`, find(t, r, "TestA/it's (1)").Repro)
 	assert.Equal(t, `go test -race -tags cuda example.com/llm '-run=^$' '-bench=^BenchmarkB$' -count=1`, find(t, r, "BenchmarkB").Repro)

@@ -8,8 +8,8 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// repro returns the command that runs the test alone: the one that the fixture recorded, else one with the flags of the command
-// that was run.
+// repro returns the command that runs the test alone: the one that the fixture recorded, else one
+// with the flags of the command that was run.
 func (t *Test) repro(command []string) string {
 	if i := slices.IndexFunc(t.Verdicts, func(v verdict.Verdict) bool { return v.Repro != "" }); i >= 0 {
 		return t.Verdicts[i].Repro

@@ -1,6 +1,7 @@
 package report
 
-// Retryable returns the failures that are the machine's and not the code's, each once: those that a second run may not have.
+// Retryable returns the failures that are the machine's and not the code's, each once: those that a
+// second run may not have.
 func (r *Report) Retryable() (list []*Test) {
 	for i := range r.Tests {
 		if t := &r.Tests[i]; t.counts() && t.Class.Retryable() {
@@ -10,7 +11,8 @@ func (r *Report) Retryable() (list []*Test) {
 	return list
 }
 
-// Select returns the go test flags that select the test within its package; none for the package itself.
+// Select returns the go test flags that select the test within its package; none for the package
+// itself.
 func (t *Test) Select() []string {
 	if t.Name == "" {
 		return nil

@@ -2,16 +2,16 @@ package report
 
 import "github.com/enginetest/enginetest/verdict"
 
-// A rule finds a class in the text of a failure that recorded none: when a text that occurs in many failures says what it was. All
-// texts are lower case.
+// A rule finds a class in the text of a failure that recorded none: when a text that occurs in many
+// failures says what it was. All texts are lower case.
 type rule struct {
 	class verdict.Class
 	name  string // the evidence, for people
 	any   []string
 }
 
-// anywhere are rules for what is decisive wherever it stands in the output. Their order is their priority; product classes only,
-// so that no log line of a service can excuse a bug.
+// anywhere are rules for what is decisive wherever it stands in the output. Their order is their
+// priority; product classes only, so that no log line of a service can excuse a bug.
 var anywhere = []rule{
 	{verdict.ClassLeak, "a fixture's proof failed", []string{"leakcheck: ", " is not gone: ", "left behind:\n"}},
 	{verdict.ClassLeak, "goleak", []string{"found unexpected goroutines", "found leaked goroutines"}},
@@ -19,7 +19,10 @@ var anywhere = []rule{
 		"illegal memory access", "device-side assert", "cuda_error_illegal_address", "cudaerrorillegaladdress", "misaligned address",
 		"unspecified launch failure", "cuda_error_launch_failed", "cublas_status_execution_failed", "cublas_status_invalid_value",
 	}},
-	{verdict.ClassEngine, "an assertion of the engine", []string{"ggml_assert(", "enginecore encountered a fatal error", "enginedeaderror", "assertion `"}},
+	{
+		verdict.ClassEngine, "an assertion of the engine",
+		[]string{"ggml_assert(", "enginecore encountered a fatal error", "enginedeaderror", "assertion `"},
+	},
 	{verdict.ClassEngine, "the engine's process crashed", []string{
 		"segmentation fault", "core dumped", "sigabrt", "child crashed", "died with sigsegv", "died with sigill", "died with sigbus", "signal: aborted",
 		"signal: segmentation", "exit status 139", "exit status 134", "terminate called after throwing",

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// lostShards says which parts of a split run are missing or do not belong together; "" when all is there.
+// lostShards says which parts of a split run are missing or do not belong together; "" when all is
+// there.
 func (r *Report) lostShards() string {
 	if len(r.Shards) == 0 {
 		return ""

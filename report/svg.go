@@ -15,7 +15,8 @@ const (
 	labelWidth  = 130
 )
 
-// curve draws a device's memory over time: a step per change, the bound as a dashed line, peak and end as points.
+// curve draws a device's memory over time: a step per change, the bound as a dashed line, peak and
+// end as points.
 func curve(m Memory) template.HTML {
 	points := m.Points
 	if len(points) == 0 {
@@ -36,18 +37,22 @@ func curve(m Memory) template.HTML {
 	}
 	fmt.Fprintf(&path, "H%.1f", x(end))
 	first := points[0].Used
-	text := fmt.Sprintf("Memory of %s: %s at the begin, peak %s, %s after %s", m.Device, size(first), size(m.Peak), size(m.After), took(end))
+	text := fmt.Sprintf("Memory of %s: %s at the begin, peak %s, %s after %s", m.Device, size(first), size(m.Peak),
+		size(m.After), took(end))
 	if m.Target > 0 {
 		text += fmt.Sprintf(", at most %s wanted", size(m.Target))
 	}
 	var b strings.Builder
 	svgOpen(&b, curveHeight, text)
-	fmt.Fprintf(&b, `<path class="fill" d="%sV%.1fH%.1fZ"/><path class="line" d="%s"/>`, path.String(), y(0), x(points[0].After), path.String())
+	fmt.Fprintf(&b, `<path class="fill" d="%sV%.1fH%.1fZ"/><path class="line" d="%s"/>`, path.String(), y(0),
+		x(points[0].After), path.String())
 	if m.Target > 0 {
-		fmt.Fprintf(&b, `<line class="bound" x1="8" x2="%d" y1="%.1f" y2="%.1f"/><text x="12" y="%.1f">at most %s</text>`,
+		fmt.Fprintf(&b,
+			`<line class="bound" x1="8" x2="%d" y1="%.1f" y2="%.1f"/><text x="12" y="%.1f">at most %s</text>`,
 			drawWidth-8, y(m.Target), y(m.Target), y(m.Target)-4, size(m.Target))
 	}
-	fmt.Fprintf(&b, `<circle class="dot" cx="%.1f" cy="%.1f" r="3"/><text x="%.1f" y="12" text-anchor="%s">peak %s</text>`,
+	fmt.Fprintf(&b,
+		`<circle class="dot" cx="%.1f" cy="%.1f" r="3"/><text x="%.1f" y="12" text-anchor="%s">peak %s</text>`,
 		x(peak.After), y(peak.Used), x(peak.After), anchor(x(peak.After)), size(m.Peak))
 	fmt.Fprintf(&b, `<circle class="dot %s" cx="%.1f" cy="%.1f" r="3"/>`, state(m.Clear), x(end), y(m.After))
 	fmt.Fprintf(&b, `<text x="8" y="%d">begin %s</text><text x="%d" y="%d" text-anchor="end">after %s: %s</text></svg>`,
@@ -64,7 +69,8 @@ func timeline(t Teardown) template.HTML {
 	sum = max(sum, time.Microsecond)
 	width := float64(drawWidth - labelWidth - 96)
 	var b strings.Builder
-	svgOpen(&b, len(t.Steps)*rowHeight+6, fmt.Sprintf("Teardown of %s: %d steps in %s", t.Name, len(t.Steps), took(t.Took)))
+	svgOpen(&b, len(t.Steps)*rowHeight+6, fmt.Sprintf("Teardown of %s: %d steps in %s", t.Name, len(t.Steps),
+		took(t.Took)))
 	var at time.Duration
 	for i, s := range t.Steps {
 		top := i * rowHeight
@@ -78,7 +84,8 @@ func timeline(t Teardown) template.HTML {
 		}
 		fmt.Fprintf(&b, `<g><title>%s</title><text x="0" y="%d">%s</text><rect class="track" x="%d" y="%d" width="%.1f" height="12" rx="2"/>`,
 			template.HTMLEscapeString(step(s)), top+15, template.HTMLEscapeString(s.Name), labelWidth, top+5, width)
-		fmt.Fprintf(&b, `<rect class="bar %s" x="%.1f" y="%d" width="%.1f" height="12" rx="2"/><text x="%.1f" y="%d">%s</text></g>`,
+		fmt.Fprintf(&b,
+			`<rect class="bar %s" x="%.1f" y="%d" width="%.1f" height="12" rx="2"/><text x="%.1f" y="%d">%s</text></g>`,
 			class, from, top+5, long, labelWidth+width+8, top+15, note)
 		at += s.Took
 	}
@@ -100,7 +107,8 @@ func step(s TeardownStep) string {
 
 func svgOpen(b *strings.Builder, height int, text string) {
 	text = template.HTMLEscapeString(text)
-	fmt.Fprintf(b, `<svg viewBox="0 0 %d %d" role="img" aria-label="%s"><title>%s</title>`, drawWidth, height, text, text)
+	fmt.Fprintf(b, `<svg viewBox="0 0 %d %d" role="img" aria-label="%s"><title>%s</title>`, drawWidth, height, text,
+		text)
 }
 
 func anchor(x float64) string {

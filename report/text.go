@@ -14,12 +14,14 @@ type TextOptions struct {
 	Max   int // failures that are printed; 0 is all
 }
 
-// WriteText writes the summary for a terminal: failures by class, what was not tested, and the result in the last line.
+// WriteText writes the summary for a terminal: failures by class, what was not tested, and the
+// result in the last line.
 func (r *Report) WriteText(w io.Writer, o TextOptions) error {
 	p := printer{w: w, color: o.Color}
 	shown := 0
 	for _, g := range r.groups() {
-		p.printf("%s\n", p.bold(fmt.Sprintf("%s: %s", strings.ToUpper(string(g.class)), number(len(g.tests), "failure"))))
+		p.printf("%s\n", p.bold(fmt.Sprintf("%s: %s", strings.ToUpper(string(g.class)),
+			number(len(g.tests), "failure"))))
 		for _, t := range g.tests {
 			if o.Max > 0 && shown == o.Max {
 				break
@@ -93,7 +95,8 @@ func (p *printer) failure(t *Test) {
 	}
 	for _, m := range t.Memory {
 		for _, h := range m.Holders {
-			p.printf("      pid %d holds %s of %s: %s\n", h.PID, size(h.Bytes), m.Device, orElse(h.Command, "unknown command"))
+			p.printf("      pid %d holds %s of %s: %s\n", h.PID, size(h.Bytes), m.Device,
+				orElse(h.Command, "unknown command"))
 		}
 	}
 	if t.Repro != "" {
@@ -101,7 +104,8 @@ func (p *printer) failure(t *Test) {
 	}
 }
 
-// notes are what else is known of a failure: "  (unfinished, flaky, quarantined by ada until 2026-12-31)".
+// notes are what else is known of a failure: "  (unfinished, flaky, quarantined by ada until
+// 2026-12-31)".
 func notes(t *Test) string {
 	var list []string
 	if t.Status == StatusUnfinished {
@@ -137,7 +141,8 @@ func (p *printer) rest(r *Report) {
 		}
 		for _, a := range t.Attempts {
 			if t.Status == StatusPass && a.Status.Failed() {
-				p.printf("%s %s: failed first (%s: %s), then passed\n", p.yellow("retried:"), t.ID(), orElse(string(a.Class), "unfinished"), a.Message)
+				p.printf("%s %s: failed first (%s: %s), then passed\n", p.yellow("retried:"), t.ID(),
+					orElse(string(a.Class), "unfinished"), a.Message)
 			}
 		}
 		if t.Status == StatusSkip && t.Class == verdict.ClassCapacity {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// textParser turns the text of "go test -v", or of a test binary, into events. The name of the package comes at its end, so its
-// events are held until then.
+// textParser turns the text of "go test -v", or of a test binary, into events. The name of the
+// package comes at its end, so its events are held until then.
 type textParser struct {
 	emit    func(event)
 	pkg     string // for a binary's own output, which has no such line
@@ -71,8 +71,8 @@ func (p *textParser) marker(text string) bool {
 	return true
 }
 
-// trailer takes the lines that end a package: "ok  \tpkg\t0.1s", "FAIL\tpkg [build failed]", "?   \tpkg\t[no test files]", and the
-// bare PASS and FAIL of a binary.
+// trailer takes the lines that end a package: "ok  \tpkg\t0.1s", "FAIL\tpkg [build failed]", "?
+// \tpkg\t[no test files]", and the bare PASS and FAIL of a binary.
 func (p *textParser) trailer(text string) bool {
 	switch text {
 	case "PASS", "FAIL":

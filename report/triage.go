@@ -20,7 +20,8 @@ const (
 	TriageFixed Triage = "fixed" // the last earlier run of it failed, and now it passes
 )
 
-// Compare sets the Triage of the tests of r that fail, or failed before. history is in any order; reports without tests are ignored.
+// Compare sets the Triage of the tests of r that fail, or failed before. history is in any order;
+// reports without tests are ignored.
 func (r *Report) Compare(history []*Report) {
 	past := map[string][]seen{}
 	for _, h := range history {
@@ -76,7 +77,8 @@ func (t *Test) compare(past []seen, commit string) Triage {
 	return ""
 }
 
-// Quarantine is an entry of a quarantine file: a failure that is known, has an owner, and does not fail the run until a day.
+// Quarantine is an entry of a quarantine file: a failure that is known, has an owner, and does not
+// fail the run until a day.
 type Quarantine struct {
 	Pattern string    `json:"pattern"`
 	Owner   string    `json:"owner"`
@@ -89,8 +91,9 @@ func (q *Quarantine) holds(now time.Time) bool {
 	return q != nil && now.Before(q.Expires.AddDate(0, 0, 1))
 }
 
-// ReadQuarantine reads a quarantine file: one entry per line, "PATTERN owner=NAME expires=2026-12-31 why text…". PATTERN is that of
-// path.Match over "package.Test" or over the name of a test alone. Lines that begin with # are comments.
+// ReadQuarantine reads a quarantine file: one entry per line, "PATTERN owner=NAME
+// expires=2026-12-31 why text…". PATTERN is that of path.Match over "package.Test" or over the name
+// of a test alone. Lines that begin with # are comments.
 func ReadQuarantine(r io.Reader) ([]Quarantine, error) {
 	var list []Quarantine
 	s := bufio.NewScanner(r)
@@ -136,7 +139,8 @@ func parseQuarantine(line string) (q Quarantine, err error) {
 	return q, nil
 }
 
-// Hold marks the failures that a quarantine list covers. It returns the entries that cover no test of the report.
+// Hold marks the failures that a quarantine list covers. It returns the entries that cover no test
+// of the report.
 func (r *Report) Hold(list []Quarantine) (unused []Quarantine) {
 	for _, q := range list {
 		used := false
@@ -158,7 +162,8 @@ func (r *Report) Hold(list []Quarantine) (unused []Quarantine) {
 	return unused
 }
 
-// matches compares a pattern with each way to name a test; in subtests "*" stands for any text within one level.
+// matches compares a pattern with each way to name a test; in subtests "*" stands for any text
+// within one level.
 func matches(pattern string, t *Test) bool {
 	for _, name := range []string{t.Name, t.ID(), path.Base(t.Package) + "." + t.Name} {
 		if ok, _ := path.Match(pattern, name); ok {

@@ -56,7 +56,10 @@ func TestReferences(t *testing.T) {
 
 func TestInjectedFaultsMustFire(t *testing.T) {
 	failures := faketb.Run(func(ft *faketb.T) {
-		r := runner.New(ft, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []engine.Fault{fault.Error(engine.FaultForward, 1000)}})
+		r := runner.New(ft, runner.Config{
+			Model: fixtures.Bundled(), Device: "cpu",
+			Faults: []engine.Fault{fault.Error(engine.FaultForward, 1000)},
+		})
 		r.GenerateGreedy("2+3=", 8)
 	})
 	require.Len(t, failures, 1)
@@ -64,7 +67,10 @@ func TestInjectedFaultsMustFire(t *testing.T) {
 	assert.Contains(t, failures[0], "it waits for 1000 good passes")
 
 	failures = faketb.Run(func(ft *faketb.T) {
-		r := runner.New(ft, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []engine.Fault{fault.Error(engine.FaultForward, 3)}})
+		r := runner.New(ft, runner.Config{
+			Model: fixtures.Bundled(), Device: "cpu",
+			Faults: []engine.Fault{fault.Error(engine.FaultForward, 3)},
+		})
 		_, err := r.TryGenerate(engine.Request{Prompt: "The lighthouse"})
 		assert.ErrorIs(t, err, engine.ErrEngineDead)
 	})
@@ -126,7 +132,10 @@ func TestTwoDevices(t *testing.T) {
 		require.NoError(t, report.Err())
 		assert.Equal(t, "the engine's ledger is empty, for cpu:0, cpu:1", report.Steps[1].Detail)
 	}
-	cfg.Core, cfg.Faults = engine.InProcess, []engine.Fault{{Point: engine.FaultShutdown, Action: engine.ActError, Rank: 1}}
+	cfg.Core, cfg.Faults = engine.InProcess, []engine.Fault{{
+		Point: engine.FaultShutdown, Action: engine.ActError,
+		Rank: 1,
+	}}
 	fake := &faketb.T{TestName: "TestKeeps"}
 	err := runner.New(fake, cfg).Stop().Err()
 	require.ErrorContains(t, err, "rank 1 (cpu:1): cpurunner: releasing kv_cache")

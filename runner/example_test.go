@@ -34,7 +34,9 @@ func (*echo) Shutdown(context.Context) error { return nil }
 
 func ExampleStart() {
 	t := &faketb.T{TestName: "TestEcho"} // a *testing.T in a test
-	r := runner.Start(t, func(context.Context) (*echo, error) { return &echo{}, nil }, runner.WithoutDeviceMemory("an example"))
+	r := runner.Start(t, func(context.Context) (*echo, error) {
+		return &echo{}, nil
+	}, runner.WithoutDeviceMemory("an example"))
 	fmt.Println(r.GenerateGreedy("hello", 8).Text)
 	fmt.Println(r.Stop().Err())
 	// Output:

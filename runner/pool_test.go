@@ -58,7 +58,10 @@ func TestPoolNamesWhatATestLeft(t *testing.T) {
 	require.NoError(t, pool.Close(t.Context()), "it was ended, and nothing is left of it")
 
 	failures = faketb.Run(func(ft *faketb.T) {
-		pool.New(ft, runner.Config{Model: fixtures.Bundled(), Faults: []engine.Fault{fault.Error(engine.FaultForward, 1)}})
+		pool.New(ft, runner.Config{
+			Model:  fixtures.Bundled(),
+			Faults: []engine.Fault{fault.Error(engine.FaultForward, 1)},
+		})
 	})
 	require.Len(t, failures, 1)
 	assert.Contains(t, failures[0], "cannot be shared")
@@ -73,7 +76,8 @@ func TestPoolMain(t *testing.T) {
 	var pinned runner.Engine
 	code := pool.Main(tests(func() int {
 		return len(faketb.Run(func(ft *faketb.T) {
-			pinned = pool.New(ft, runner.Config{Model: fixtures.Bundled(), Device: "cpu"}, runner.WithoutDeviceMemory("no GPU in this test"), runner.TeardownTimeout(2*time.Second)).Engine()
+			pinned = pool.New(ft, runner.Config{Model: fixtures.Bundled(), Device: "cpu"},
+				runner.WithoutDeviceMemory("no GPU in this test"), runner.TeardownTimeout(2*time.Second)).Engine()
 		}))
 	}))
 	assert.Equal(t, 1, code, "the tests passed, and an engine is still held")

@@ -54,7 +54,8 @@ func (s *Server) lacks(verb string) error {
 	return &UnsupportedError{Protocol: s.cfg.api.protocol, Verb: verb}
 }
 
-// Generate answers every request, in order. They are sent together, so that the server can batch them.
+// Generate answers every request, in order. They are sent together, so that the server can batch
+// them.
 func (s *Server) Generate(ctx context.Context, reqs ...llm.Request) ([]llm.Output, error) {
 	outs := make([]llm.Output, len(reqs))
 	ctx, cancel := context.WithCancel(ctx)
@@ -86,7 +87,8 @@ func (s *Server) Generate(ctx context.Context, reqs ...llm.Request) ([]llm.Outpu
 // maxTogether bounds the connections of one Generate.
 const maxTogether = 256
 
-// Stream returns the deltas of one request as they come. Leaving the loop disconnects, which aborts the request.
+// Stream returns the deltas of one request as they come. Leaving the loop disconnects, which aborts
+// the request.
 func (s *Server) Stream(ctx context.Context, req llm.Request) iter.Seq2[llm.Delta, error] {
 	return func(yield func(llm.Delta, error) bool) {
 		if s.cfg.api.stream == nil {
@@ -184,7 +186,8 @@ func (s *Server) Unload(ctx context.Context) error {
 	return s.cfg.api.unload(ctx, s)
 }
 
-// Pull makes the server download a model. A download that stalls for the [StallTimeout], or for a minute, is an error.
+// Pull makes the server download a model. A download that stalls for the [StallTimeout], or for a
+// minute, is an error.
 func (s *Server) Pull(ctx context.Context, model string) error {
 	if s.cfg.api.pull == nil {
 		return s.lacks("pull")

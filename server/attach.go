@@ -11,9 +11,10 @@ import (
 // Attached opens a server that runs elsewhere; see [Attach].
 type Attached func(ctx context.Context) (*Server, error)
 
-// Attach uses a server that something else has started. Nothing of it is owned, so its proof is another: when it is stopped here,
-// none of this test's requests are in flight, the connections are closed, and the server's running and waiting requests and KV
-// usage are back to what they were before. Without Speaks, the protocol is found by asking.
+// Attach uses a server that something else has started. Nothing of it is owned, so its proof is
+// another: when it is stopped here, none of this test's requests are in flight, the connections are
+// closed, and the server's running and waiting requests and KV usage are back to what they were
+// before. Without Speaks, the protocol is found by asking.
 func Attach(url string) Attached {
 	base := config{name: strings.TrimSuffix(url, "/"), url: strings.TrimSuffix(url, "/"), api: openAI}
 	o := opener(base)
@@ -39,7 +40,9 @@ func attach(ctx context.Context, cfg *config) (*Server, error) {
 	if cfg.api == openAI {
 		cfg.api = s.recognize(ctx)
 	}
-	err := s.client.health(ctx, cfg.api.healthPath, func(status int) bool { return status < 300 || cfg.api.anyHealth && status < 500 })
+	err := s.client.health(ctx, cfg.api.healthPath, func(status int) bool {
+		return status < 300 || cfg.api.anyHealth && status < 500
+	})
 	if err == nil && cfg.api.setUp != nil && cfg.api != ollama {
 		err = cfg.api.setUp(ctx, s)
 	}
@@ -111,7 +114,8 @@ func (s *Server) detach(ctx context.Context) (r Report) {
 // idleTime is how long a remote server may take to be as it was.
 const idleTime = 10 * time.Second
 
-// idle waits until the server works on no more than before. It asks over a client of its own, because this test's is closed.
+// idle waits until the server works on no more than before. It asks over a client of its own,
+// because this test's is closed.
 func (s *Server) idle(ctx context.Context) (string, error) {
 	if s.before == nil {
 		return "not checked: the server has no metrics", nil
@@ -129,7 +133,8 @@ func (s *Server) idle(ctx context.Context) (string, error) {
 		now, err := asking.Stats(ctx)
 		if err == nil {
 			if grown = growth(*s.before, now); grown == "" {
-				return fmt.Sprintf("running %d, waiting %d, KV usage %.1f%%: as before", now.Running, now.Waiting, 100*now.KVUsage), nil
+				return fmt.Sprintf("running %d, waiting %d, KV usage %.1f%%: as before", now.Running, now.Waiting,
+					100*now.KVUsage), nil
 			}
 		} else if grown == "" || ctx.Err() == nil {
 			return "", err
@@ -152,7 +157,8 @@ func growth(before, now Stats) string {
 		parts = append(parts, fmt.Sprintf("%d requests are waiting, %d were", now.Waiting, before.Waiting))
 	}
 	if now.KVUsage > before.KVUsage+kvSlack {
-		parts = append(parts, fmt.Sprintf("the KV cache is used to %.1f%%, it was to %.1f%%", 100*now.KVUsage, 100*before.KVUsage))
+		parts = append(parts, fmt.Sprintf("the KV cache is used to %.1f%%, it was to %.1f%%", 100*now.KVUsage,
+			100*before.KVUsage))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -19,7 +19,8 @@ import (
 func TestPullStalls(t *testing.T) {
 	stub := started(t, stubServer())
 	for stall := 200 * time.Millisecond; ; stall *= 2 { // more, when the first news took longer
-		s, err := server.Attach(stub.URL()).With(server.Speaks(server.ProtocolOllama), server.Model("m"), server.StallTimeout(stall)).Start(within(t))
+		s, err := server.Attach(stub.URL()).With(server.Speaks(server.ProtocolOllama), server.Model("m"),
+			server.StallTimeout(stall)).Start(within(t))
 		require.NoError(t, err)
 		err = s.Pull(within(t), "llama3")
 		require.ErrorContains(t, err, "the download of llama3 has stalled")

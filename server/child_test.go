@@ -21,7 +21,10 @@ const childEnv = "SERVER_TEST_CHILD"
 func TestChild(t *testing.T) {
 	what := os.Getenv(childEnv)
 	flags := map[string][]string{
-		"clean": {"-print", "hello"}, "orphan": {"-spawn", "setsid sleep 300"}, "dead": {"-die=7"}, "deaf": {"-deaf"}, "litter": {"-leave", "tmp"},
+		"clean": {"-print", "hello"}, "orphan": {
+			"-spawn",
+			"setsid sleep 300",
+		}, "dead": {"-die=7"}, "deaf": {"-deaf"}, "litter": {"-leave", "tmp"},
 	}[what]
 	if flags == nil {
 		t.Skip("it is run by TestVerdicts")

@@ -9,8 +9,9 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// Class returns that the machine's memory was too small when the kernel said so, and that the engine failed when a signal ended it.
-// An exit code alone does not say which of the two it was: the last lines, in the message, may.
+// Class returns that the machine's memory was too small when the kernel said so, and that the
+// engine failed when a signal ended it. An exit code alone does not say which of the two it was:
+// the last lines, in the message, may.
 func (e *ExitError) Class() verdict.Class {
 	switch {
 	case e.OOM != "":
@@ -29,7 +30,8 @@ func (e *NotReadyError) Class() verdict.Class {
 	return verdict.ClassTimeout
 }
 
-// Class returns that the server failed for its own errors, that it was full, or that the request was wrong.
+// Class returns that the server failed for its own errors, that it was full, or that the request
+// was wrong.
 func (e *APIError) Class() verdict.Class {
 	switch {
 	case e.Status == http.StatusTooManyRequests, e.Status == http.StatusServiceUnavailable:
@@ -40,7 +42,8 @@ func (e *APIError) Class() verdict.Class {
 	return verdict.ClassTest
 }
 
-// Verdicts returns one verdict per failed step: what is left is a leak, and an end that was not clean is the engine's.
+// Verdicts returns one verdict per failed step: what is left is a leak, and an end that was not
+// clean is the engine's.
 func (e *StopError) Verdicts() (list []verdict.Verdict) {
 	for _, s := range e.Report.Steps {
 		if s.Err == nil {
@@ -55,7 +58,10 @@ func (e *StopError) Verdicts() (list []verdict.Verdict) {
 			class = verdict.ClassEngine
 		}
 		text, _, _ := strings.Cut(s.Err.Error(), "\n")
-		list = append(list, verdict.Verdict{Class: class, Source: "server", Message: s.Name + ": " + text, Resource: s.Name, Took: s.Took})
+		list = append(list, verdict.Verdict{
+			Class: class, Source: "server", Message: s.Name + ": " + text,
+			Resource: s.Name, Took: s.Took,
+		})
 	}
 	return list
 }

@@ -30,7 +30,10 @@ type client struct {
 const maxAnswer = 256 << 20 // bytes of an answer that is read as a whole
 
 func newClient(name, base, key string) *client {
-	c := &client{name: name, base: base, key: key, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	c := &client{
+		name: name, base: base, key: key,
+		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
+	}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	c.died = func() error { return nil }
 	return c
@@ -105,7 +108,8 @@ func (c *client) count(n int) {
 	c.inFlight += n
 }
 
-// explain says why a request failed: the server was stopped, the caller's context ended, or the server died.
+// explain says why a request failed: the server was stopped, the caller's context ended, or the
+// server died.
 func (c *client) explain(ctx context.Context, request string, err error) error {
 	if c.life.Err() != nil {
 		return context.Cause(c.life)
@@ -173,7 +177,8 @@ func (c *client) call(ctx context.Context, method, path string, body, out any) e
 		return nil
 	}
 	if err := json.Unmarshal(b, out); err != nil {
-		return fmt.Errorf("server: %s: %s %s: the answer is no JSON that fits: %w: %.200s", c.name, method, path, err, b)
+		return fmt.Errorf("server: %s: %s %s: the answer is no JSON that fits: %w: %.200s", c.name, method, path, err,
+			b)
 	}
 	return nil
 }
@@ -213,8 +218,8 @@ func (c *client) close(cause error) int {
 	return n
 }
 
-// wait returns when no request is in flight, after d at the latest: cancelled requests return at once, so it does not matter that
-// the time for the whole stop may be over.
+// wait returns when no request is in flight, after d at the latest: cancelled requests return at
+// once, so it does not matter that the time for the whole stop may be over.
 func (c *client) wait(ctx context.Context, d time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), d, fmt.Errorf("waited %s", d))
 	defer cancel()

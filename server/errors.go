@@ -90,10 +90,12 @@ func (e *APIError) Error() string {
 	if e.Code != "" {
 		code = " (" + e.Code + ")"
 	}
-	return fmt.Sprintf("server: %s: %s: %d %s%s: %s", e.Name, e.Request, e.Status, http.StatusText(e.Status), code, e.Message)
+	return fmt.Sprintf("server: %s: %s: %d %s%s: %s", e.Name, e.Request, e.Status, http.StatusText(e.Status), code,
+		e.Message)
 }
 
-// UnsupportedError names what a server's protocol lacks. It is errors.ErrUnsupported, and llm.ErrUnsupported.
+// UnsupportedError names what a server's protocol lacks. It is errors.ErrUnsupported, and
+// llm.ErrUnsupported.
 type UnsupportedError struct {
 	Protocol Protocol
 	Verb     string // "sleep", or "generate with NoRepeatNGramSize"

@@ -37,7 +37,8 @@ func TestFixture(t *testing.T) {
 }
 
 func TestFixtureNamesWhatIsLeft(t *testing.T) {
-	f, err := harness.Open(within(t), stubServer("-spawn", "setsid sleep 300"), harness.WithoutDeviceMemory("the stub uses no GPU"))
+	f, err := harness.Open(within(t), stubServer("-spawn", "setsid sleep 300"),
+		harness.WithoutDeviceMemory("the stub uses no GPU"))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(f.Engine().(*server.Server).PIDs()) > 1 }, long, time.Millisecond)
 	err = f.Close(within(t)).Err()

@@ -10,7 +10,8 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// llamaCpp is llama.cpp's llama-server. It is asked over its own /completion, which tells token ids.
+// llamaCpp is llama.cpp's llama-server. It is asked over its own /completion, which tells token
+// ids.
 var llamaCpp = register(&api{
 	protocol:         ProtocolLlamaCpp,
 	healthPath:       "/health",
@@ -23,14 +24,23 @@ var llamaCpp = register(&api{
 	tokenize:         llamaTokenize,
 	detokenize:       llamaDetokenize,
 	resetPrefixCache: llamaReset,
-	stats:            prometheus("llamacpp:requests_processing", "llamacpp:requests_deferred", "llamacpp:kv_cache_usage_ratio"),
+	stats: prometheus("llamacpp:requests_processing", "llamacpp:requests_deferred",
+		"llamacpp:kv_cache_usage_ratio"),
 })
 
-var llamaNames = wire("Temperature", "TopK", "TopP", "MinP", "TypicalP", "Seed", "PresencePenalty", "FrequencyPenalty", "LogitBias",
-	"Stop", "IgnoreEOS").with(names{"MaxTokens": "n_predict", "N": "n_cmpl", "RepetitionPenalty": "repeat_penalty", "Logprobs": "n_probs"})
+var llamaNames = wire("Temperature", "TopK", "TopP", "MinP", "TypicalP", "Seed", "PresencePenalty", "FrequencyPenalty",
+	"LogitBias",
+	"Stop", "IgnoreEOS").with(names{
+	"MaxTokens": "n_predict", "N": "n_cmpl", "RepetitionPenalty": "repeat_penalty",
+	"Logprobs": "n_probs",
+})
 
-// llamaNeutral switches off what llama-server has on by default, and lets penalties see the whole context.
-var llamaNeutral = map[string]any{"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1, "repeat_penalty": 1, "repeat_last_n": 1 << 20}
+// llamaNeutral switches off what llama-server has on by default, and lets penalties see the whole
+// context.
+var llamaNeutral = map[string]any{
+	"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1, "repeat_penalty": 1,
+	"repeat_last_n": 1 << 20,
+}
 
 func llamaBody(r llm.Request, stream bool) (map[string]any, error) {
 	body, err := llamaSampling(r.Sampling)
@@ -53,7 +63,10 @@ func llamaSampling(p llm.SamplingParams) (map[string]any, error) {
 	}
 	if p.Logprobs != nil {
 		if *p.Logprobs < 0 {
-			return nil, &UnsupportedError{Protocol: ProtocolLlamaCpp, Verb: "parameter Logprobs of -1", Reason: "it takes a number of tokens"}
+			return nil, &UnsupportedError{
+				Protocol: ProtocolLlamaCpp, Verb: "parameter Logprobs of -1",
+				Reason: "it takes a number of tokens",
+			}
 		}
 		body["n_probs"] = max(1, *p.Logprobs) // 0 would be none
 	}
@@ -94,7 +107,10 @@ func (a llamaAnswer) reason() llm.FinishReason {
 }
 
 func (a llamaAnswer) delta() llm.Delta {
-	d := llm.Delta{Index: a.Index, TokenIDs: a.Tokens, Text: a.Content, FinishReason: a.reason(), StopReason: a.StoppingWord}
+	d := llm.Delta{
+		Index: a.Index, TokenIDs: a.Tokens, Text: a.Content, FinishReason: a.reason(),
+		StopReason: a.StoppingWord,
+	}
 	for _, c := range a.Probs {
 		d.Logprobs = append(d.Logprobs, c.position())
 	}
@@ -124,7 +140,10 @@ func llamaGenerate(ctx context.Context, s *Server, r llm.Request) (llm.Output, e
 	out := llm.Output{Prompt: r.Prompt, PromptTokenIDs: r.PromptTokenIDs}
 	for _, a := range res {
 		d := a.delta()
-		c := llm.Completion{Index: a.Index, TokenIDs: d.TokenIDs, Text: d.Text, FinishReason: d.FinishReason, StopReason: d.StopReason, Logprobs: d.Logprobs}
+		c := llm.Completion{
+			Index: a.Index, TokenIDs: d.TokenIDs, Text: d.Text, FinishReason: d.FinishReason,
+			StopReason: d.StopReason, Logprobs: d.Logprobs,
+		}
 		for _, p := range a.Probs {
 			c.CumulativeLogprob += float64(p.Logprob)
 		}
@@ -187,7 +206,8 @@ func llamaScore(ctx context.Context, s *Server, query string, texts []string) ([
 			Score float32 `json:"relevance_score"`
 		}
 	}
-	if err := s.client.post(ctx, "/v1/rerank", map[string]any{"model": s.model, "query": query, "documents": texts}, &res); err != nil {
+	if err := s.client.post(ctx, "/v1/rerank", map[string]any{"model": s.model, "query": query, "documents": texts},
+		&res); err != nil {
 		return nil, err
 	}
 	out := make([]float32, len(texts))
@@ -211,14 +231,16 @@ func llamaDetokenize(ctx context.Context, s *Server, ids []int32) (string, error
 	return res.Content, err
 }
 
-// llamaReset erases every slot. The server refuses that without --slot-save-path, which [LlamaCpp] gives it.
+// llamaReset erases every slot. The server refuses that without --slot-save-path, which [LlamaCpp]
+// gives it.
 func llamaReset(ctx context.Context, s *Server) error {
 	var slots []struct{ ID int }
 	if err := s.client.get(ctx, "/slots", &slots); err != nil {
 		return err
 	}
 	for _, slot := range slots {
-		if err := s.client.post(ctx, fmt.Sprintf("/slots/%d?action=erase", slot.ID), map[string]any{}, nil); err != nil {
+		if err := s.client.post(ctx, fmt.Sprintf("/slots/%d?action=erase", slot.ID), map[string]any{},
+			nil); err != nil {
 			return err
 		}
 	}

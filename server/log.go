@@ -21,7 +21,8 @@ func (l Line) String() string { return fmt.Sprintf("%8s  %s", round(l.After), l.
 
 const maxLine = 8 << 10 // longer lines are cut in pieces
 
-// logbook keeps what a server prints: the last lines stay in memory, all of it goes to a file and a writer when there are any.
+// logbook keeps what a server prints: the last lines stay in memory, all of it goes to a file and a
+// writer when there are any.
 type logbook struct {
 	started time.Time
 	mask    *strings.Replacer
@@ -58,7 +59,8 @@ func (l *logbook) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// split adds the complete lines of b and returns the rest. A carriage return ends a line too: a progress bar prints no other.
+// split adds the complete lines of b and returns the rest. A carriage return ends a line too: a
+// progress bar prints no other.
 func (l *logbook) split(b []byte) []byte {
 	for {
 		i := bytes.IndexAny(b, "\r\n")

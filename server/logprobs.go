@@ -10,8 +10,8 @@ import (
 // unknownToken is the id of a token of which a server tells the text only.
 const unknownToken = -1
 
-// openAILogprobs are those of a completion (tokens and maps from text to log-probability), or of a chat (content). llama-server
-// has the second form for both.
+// openAILogprobs are those of a completion (tokens and maps from text to log-probability), or of a
+// chat (content). llama-server has the second form for both.
 type openAILogprobs struct {
 	Tokens        []string
 	TokenLogprobs []float32            `json:"token_logprobs"`
@@ -27,7 +27,8 @@ type candidate struct {
 	Top     []candidate `json:"top_logprobs"`
 }
 
-// positions lists, for each token, the most likely ones, best first, and the sampled one among them or after them.
+// positions lists, for each token, the most likely ones, best first, and the sampled one among them
+// or after them.
 func (l *openAILogprobs) positions(ids []int32) [][]llm.Logprob {
 	var out [][]llm.Logprob
 	for i, c := range l.Content {

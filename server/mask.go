@@ -16,7 +16,8 @@ var secretName = regexp.MustCompile(`(?i)(token|secret|passw|api[-_]?key|access[
 // notSecret are names that secretName matches and that hold no secret.
 var notSecret = regexp.MustCompile(`(?i)(max|num|min|batched|prefill|special|spaces)[-_a-z]*tokens?|tokenizer|token[-_]?ids?|tokens[-_]|_tokens$|-tokens$`)
 
-// minSecret is the length below which a found value is not masked: "true" is no secret, and would be masked everywhere.
+// minSecret is the length below which a found value is not masked: "true" is no secret, and would
+// be masked everywhere.
 const minSecret = 6
 
 func isSecret(name string) bool { return secretName.MatchString(name) && !notSecret.MatchString(name) }
@@ -45,7 +46,8 @@ func masker(cfg *config, command, env []string) *strings.Replacer {
 			secrets = append(secrets, s)
 		}
 	}
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // of two that begin alike, the longer first
+	// of two that begin alike, the longer first
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
 	for _, s := range slices.Compact(secrets) {
 		pairs = append(pairs, s, Masked)

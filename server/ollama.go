@@ -34,8 +34,12 @@ var ollama = register(&api{
 var ollamaNames = wire("Temperature", "TopK", "TopP", "MinP", "TypicalP", "Seed", "PresencePenalty", "FrequencyPenalty",
 	"Stop").with(names{"MaxTokens": "num_predict", "RepetitionPenalty": "repeat_penalty"})
 
-// ollamaNeutral switches off what Ollama has on by default, and lets penalties see the whole context.
-var ollamaNeutral = map[string]any{"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1, "repeat_penalty": 1, "repeat_last_n": -1}
+// ollamaNeutral switches off what Ollama has on by default, and lets penalties see the whole
+// context.
+var ollamaNeutral = map[string]any{
+	"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1, "repeat_penalty": 1,
+	"repeat_last_n": -1,
+}
 
 // ollamaSetUp loads a GGUF file into the store, when the model is one.
 func ollamaSetUp(ctx context.Context, s *Server) error {
@@ -124,7 +128,8 @@ func ollamaGenerate(ctx context.Context, s *Server, r llm.Request) (llm.Output, 
 	if err := s.client.post(ctx, "/api/generate", body, &a); err != nil {
 		return llm.Output{}, err
 	}
-	return llm.Output{Prompt: r.Prompt, Completions: []llm.Completion{{Text: a.Response, FinishReason: a.reason()}}}, nil
+	return llm.Output{Prompt: r.Prompt, Completions: []llm.Completion{{Text: a.Response, FinishReason: a.reason()}}},
+		nil
 }
 
 func ollamaStream(ctx context.Context, s *Server, r llm.Request, yield func(llm.Delta) bool) error {
@@ -178,8 +183,9 @@ func ollamaStats(ctx context.Context, s *Server) (Stats, error) {
 	return st, nil
 }
 
-// ollamaUnload asks for the model's end. It returns when the server lists the model no more and, if it was the only one, when the
-// process that ran it is gone: the server ends its runners after it has struck them off the list.
+// ollamaUnload asks for the model's end. It returns when the server lists the model no more and, if
+// it was the only one, when the process that ran it is gone: the server ends its runners after it
+// has struck them off the list.
 func ollamaUnload(ctx context.Context, s *Server) error {
 	if err := s.client.post(ctx, "/api/generate", map[string]any{"model": s.model, "keep_alive": 0}, nil); err != nil {
 		return err
@@ -205,7 +211,8 @@ func (s *Server) stillLoaded(ctx context.Context) (string, error) {
 	}
 	for _, m := range st.Loaded {
 		if m.Name == tagged(s.model) {
-			return fmt.Sprintf("%s is still loaded, with %d bytes, %d of them on GPUs", m.Name, m.Bytes, m.DeviceBytes), nil
+			return fmt.Sprintf("%s is still loaded, with %d bytes, %d of them on GPUs", m.Name, m.Bytes, m.DeviceBytes),
+				nil
 		}
 	}
 	if runners := s.PIDs(); len(st.Loaded) == 0 && len(runners) > 1 {

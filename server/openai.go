@@ -11,7 +11,8 @@ import (
 )
 
 // openAINames are the parameters of OpenAI's API.
-var openAINames = wire("MaxTokens", "N", "Temperature", "TopP", "Seed", "Stop", "PresencePenalty", "FrequencyPenalty", "LogitBias", "Logprobs")
+var openAINames = wire("MaxTokens", "N", "Temperature", "TopP", "Seed", "Stop", "PresencePenalty", "FrequencyPenalty",
+	"LogitBias", "Logprobs")
 
 // vLLMNames are those that vLLM has besides.
 var vLLMNames = openAINames.with(wire("MinTokens", "TopK", "MinP", "RepetitionPenalty", "AllowedTokenIDs", "BadWords",
@@ -20,7 +21,8 @@ var vLLMNames = openAINames.with(wire("MinTokens", "TopK", "MinP", "RepetitionPe
 // openAI is what every server with OpenAI's API has.
 var openAI = register(openAILike(ProtocolOpenAI, openAINames, false))
 
-// openAILike makes the verbs of OpenAI's API. ids: the server returns token ids when asked, as vLLM does.
+// openAILike makes the verbs of OpenAI's API. ids: the server returns token ids when asked, as vLLM
+// does.
 func openAILike(p Protocol, n names, ids bool) *api {
 	a := &api{protocol: p, healthPath: "/health", anyHealth: true}
 	a.setUp = func(ctx context.Context, s *Server) error {
@@ -161,7 +163,10 @@ type vLLMCandidate struct {
 }
 
 func (a openAIAnswer) output(r llm.Request) llm.Output {
-	out := llm.Output{RequestID: a.ID, Prompt: r.Prompt, PromptTokenIDs: r.PromptTokenIDs, CachedTokens: a.Usage.PromptTokensDetails.CachedTokens}
+	out := llm.Output{
+		RequestID: a.ID, Prompt: r.Prompt, PromptTokenIDs: r.PromptTokenIDs,
+		CachedTokens: a.Usage.PromptTokensDetails.CachedTokens,
+	}
 	if a.PromptTokenIDs != nil {
 		out.PromptTokenIDs = a.PromptTokenIDs
 	}
@@ -174,7 +179,8 @@ func (a openAIAnswer) output(r llm.Request) llm.Output {
 		}
 		d := c.delta()
 		done := llm.Completion{
-			Index: c.Index, TokenIDs: d.TokenIDs, Text: cmp.Or(c.Text, c.Message.Content), FinishReason: d.FinishReason, StopReason: d.StopReason, Logprobs: d.Logprobs,
+			Index: c.Index, TokenIDs: d.TokenIDs, Text: cmp.Or(c.Text,
+				c.Message.Content), FinishReason: d.FinishReason, StopReason: d.StopReason, Logprobs: d.Logprobs,
 		}
 		if c.Logprobs != nil {
 			done.CumulativeLogprob = c.Logprobs.sum()

@@ -63,10 +63,12 @@ func Name(name string) AttachOption { return attachOption(func(c *config) { c.na
 // Model sets the model's name in requests. By default it is the first that the server lists.
 func Model(name string) AttachOption { return attachOption(func(c *config) { c.model = name }) }
 
-// ModelTemplate sets the chat template, in Ollama's language, of the GGUF file that [Ollama] loads. Ollama does not run the file's own.
+// ModelTemplate sets the chat template, in Ollama's language, of the GGUF file that [Ollama] loads.
+// Ollama does not run the file's own.
 func ModelTemplate(text string) Option { return option(func(c *config) { c.template = text }) }
 
-// APIKey sends a key with each request, and masks it. A key in the arguments (--api-key) is found without it.
+// APIKey sends a key with each request, and masks it. A key in the arguments (--api-key) is found
+// without it.
 func APIKey(key string) AttachOption {
 	return attachOption(func(c *config) { c.apiKey, c.secrets = key, append(c.secrets, key) })
 }
@@ -74,46 +76,52 @@ func APIKey(key string) AttachOption {
 // Speaks sets the protocol.
 func Speaks(p Protocol) AttachOption { return attachOption(func(c *config) { c.api = apis[p] }) }
 
-// Env adds variables ("NAME=value") to the environment, which is otherwise that of the test process, with TMPDIR set to a folder
-// of the server's own. Placeholders are replaced.
+// Env adds variables ("NAME=value") to the environment, which is otherwise that of the test
+// process, with TMPDIR set to a folder of the server's own. Placeholders are replaced.
 func Env(vars ...string) Option { return option(func(c *config) { c.env = append(c.env, vars...) }) }
 
-// Devices makes GPUs visible to the server, by UUID or index, as a lease of package gpuwait names them.
+// Devices makes GPUs visible to the server, by UUID or index, as a lease of package gpuwait names
+// them.
 func Devices(ids ...string) Option { return Env("CUDA_VISIBLE_DEVICES=" + strings.Join(ids, ",")) }
 
 // Dir sets the working directory.
 func Dir(dir string) Option { return option(func(c *config) { c.dir = dir }) }
 
-// Grace is how long the server may take to end after the signal (default 10 s). What is left then is killed, and that is reported.
+// Grace is how long the server may take to end after the signal (default 10 s). What is left then
+// is killed, and that is reported.
 func Grace(d time.Duration) Option { return option(func(c *config) { c.grace = d }) }
 
 // StopSignal is the signal that asks the server to end (default SIGTERM).
 func StopSignal(sig syscall.Signal) Option { return option(func(c *config) { c.signal = sig }) }
 
-// ExitCode accepts exit codes after a stop, besides 0 and the code of a process that the signal ended.
+// ExitCode accepts exit codes after a stop, besides 0 and the code of a process that the signal
+// ended.
 func ExitCode(codes ...int) Option {
 	return option(func(c *config) { c.codes = append(c.codes, codes...) })
 }
 
-// StallTimeout ends a start in which the server prints nothing for so long, and a [Server.Pull] without progress (default one
-// minute), while the rest of the time is still left. A server that reports the progress of a download is not ended. By default a
-// start that is silent is only reported.
+// StallTimeout ends a start in which the server prints nothing for so long, and a [Server.Pull]
+// without progress (default one minute), while the rest of the time is still left. A server that
+// reports the progress of a download is not ended. By default a start that is silent is only
+// reported.
 func StallTimeout(d time.Duration) AttachOption { return attachOption(func(c *config) { c.stall = d }) }
 
-// Secret masks values in logs, command lines and errors. The values of variables and flags whose names say that they are secret
-// (token, key, password, …) are masked anyway.
+// Secret masks values in logs, command lines and errors. The values of variables and flags whose
+// names say that they are secret (token, key, password, …) are masked anyway.
 func Secret(values ...string) Option {
 	return option(func(c *config) { c.secrets = append(c.secrets, values...) })
 }
 
-// Allow accepts what a server leaves behind: a path, or a pattern of path.Match, of shared memory, a socket or a file. A temporary
-// file's path is relative to the server's folder. The failure names what to write.
+// Allow accepts what a server leaves behind: a path, or a pattern of path.Match, of shared memory,
+// a socket or a file. A temporary file's path is relative to the server's folder. The failure names
+// what to write.
 func Allow(patterns ...string) Option {
 	return option(func(c *config) { c.allow = append(c.allow, patterns...) })
 }
 
-// AnyListener lets a process that is not the server's listen on its port, as a container engine's proxy does. Otherwise that is taken
-// for another program, which came first, and its answers do not count.
+// AnyListener lets a process that is not the server's listen on its port, as a container engine's
+// proxy does. Otherwise that is taken for another program, which came first, and its answers do not
+// count.
 func AnyListener() Option { return option(func(c *config) { c.foreign = true }) }
 
 // Log writes what the server prints to w, masked, line by line.
@@ -127,7 +135,8 @@ type TB interface{ Name() string }
 
 var _ TB = testing.TB(nil)
 
-// For binds the server's output to a test: the whole log is a file in t.ArtifactDir(), and under -v the test prints it.
+// For binds the server's output to a test: the whole log is a file in t.ArtifactDir(), and under -v
+// the test prints it.
 func For(t TB) Option {
 	return option(func(c *config) {
 		if a, ok := t.(interface{ ArtifactDir() string }); ok {

@@ -33,7 +33,8 @@ func (n names) without(fields ...string) names {
 	return m
 }
 
-// body writes the parameters that say something. One that the protocol lacks is an error, never left out.
+// body writes the parameters that say something. One that the protocol lacks is an error, never
+// left out.
 func (n names) body(protocol Protocol, sp llm.SamplingParams) (map[string]any, error) {
 	if err := sp.Check(); err != nil {
 		return nil, err
@@ -56,8 +57,8 @@ func (n names) body(protocol Protocol, sp llm.SamplingParams) (map[string]any, e
 	return body, nil
 }
 
-// setting returns a parameter's value, and whether it says something. MaxTokens and Temperature always do: servers' own defaults
-// differ.
+// setting returns a parameter's value, and whether it says something. MaxTokens and Temperature
+// always do: servers' own defaults differ.
 func setting(p llm.Param, sp *llm.SamplingParams) (value any, set bool) {
 	v := p.Value(sp)
 	switch p.Field {

@@ -11,7 +11,8 @@ import (
 	"github.com/enginetest/enginetest/server"
 )
 
-// bound makes a socket as a server does, and binds it to a port of 127.0.0.1; with port 0, the kernel may only choose from one.
+// bound makes a socket as a server does, and binds it to a port of 127.0.0.1; with port 0, the
+// kernel may only choose from one.
 func bound(t *testing.T, port, only int, options ...int) error {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -22,7 +23,8 @@ func bound(t *testing.T, port, only int, options ...int) error {
 	}
 	if only != 0 {
 		const ipLocalPortRange = 51 // since Linux 6.3
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, ipLocalPortRange, only<<16|only); errors.Is(err, syscall.ENOPROTOOPT) {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, ipLocalPortRange, only<<16|only); errors.Is(err,
+			syscall.ENOPROTOOPT) {
 			t.Skip("this kernel cannot limit the ports that it chooses from")
 		}
 	}

@@ -103,7 +103,8 @@ func (p *process) pids() []int {
 	return pids
 }
 
-// owner tells whose the port is. known is false while none of the family listens on it, and where that cannot be seen.
+// owner tells whose the port is. known is false while none of the family listens on it, and where
+// that cannot be seen.
 func (p *process) owner() (ours, known bool) {
 	if proc.Unseen() != "" {
 		return false, false
@@ -121,7 +122,8 @@ func (p *process) owner() (ours, known bool) {
 	return false, true
 }
 
-// portTaken reports whether the server died because its port was not free: another program has it, or the server says so.
+// portTaken reports whether the server died because its port was not free: another program has it,
+// or the server says so.
 func (p *process) portTaken() bool {
 	if p.port == 0 {
 		return false
@@ -140,8 +142,12 @@ func (p *process) portTaken() bool {
 	})
 }
 
-// inUseWords are how servers say that their port is taken; libc's text, and those that have their own.
-var inUseWords = []string{"address already in use", "address in use", "eaddrinuse", "couldn't bind", "failed to bind", "port is already"}
+// inUseWords are how servers say that their port is taken; libc's text, and those that have their
+// own.
+var inUseWords = []string{
+	"address already in use", "address in use", "eaddrinuse", "couldn't bind", "failed to bind",
+	"port is already",
+}
 
 // stopOptions are those of the family's end.
 func (p *process) stopOptions() proc.StopOptions {

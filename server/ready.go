@@ -16,7 +16,8 @@ type check struct {
 	probe func(ctx context.Context, s *Server) error
 }
 
-// ReadyHTTP waits until a GET of path answers 200. Several Ready options are checked in turn; they replace the protocol's own.
+// ReadyHTTP waits until a GET of path answers 200. Several Ready options are checked in turn; they
+// replace the protocol's own.
 func ReadyHTTP(path string) Option {
 	return readiness(check{"GET " + path, func(ctx context.Context, s *Server) error {
 		return s.client.health(ctx, path, func(status int) bool { return status == http.StatusOK })
@@ -35,9 +36,9 @@ func ReadyTCP() Option {
 	}})
 }
 
-// ReadyLog waits until the server prints a line that matches the regular expression; it panics when that does not compile. When
-// the first group of the expression matches a port, or an address that ends in one, the server is asked there: so a server may
-// choose its port itself.
+// ReadyLog waits until the server prints a line that matches the regular expression; it panics when
+// that does not compile. When the first group of the expression matches a port, or an address that
+// ends in one, the server is asked there: so a server may choose its port itself.
 func ReadyLog(expr string) Option {
 	re := regexp.MustCompile(expr)
 	return readiness(check{"log line " + strconv.Quote(expr), func(_ context.Context, s *Server) error {

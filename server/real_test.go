@@ -29,7 +29,8 @@ var reals = []real{
 			t.Skipf("there are no sources to build `enginetest serve` from: %v", err)
 		}
 		dir := t.TempDir()
-		out, err := exec.Command("go", "build", "-o", dir, "github.com/enginetest/enginetest/cmd/enginetest").CombinedOutput()
+		out, err := exec.Command("go", "build", "-o", dir,
+			"github.com/enginetest/enginetest/cmd/enginetest").CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		t.Setenv("PATH", dir+string(filepath.ListSeparator)+os.Getenv("PATH"))
 		return server.Enginetest()
@@ -37,12 +38,14 @@ var reals = []real{
 	{server.ProtocolLlamaCpp, "llama-server", func(t *testing.T) server.Opener {
 		t.Helper()
 		installed(t, "llama-server")
-		return server.LlamaCpp(bundledGGUF(t), "--parallel", "4", "--ctx-size", "4096", "--threads", "1", "--threads-batch", "1", "--cache-ram", "0")
+		return server.LlamaCpp(bundledGGUF(t), "--parallel", "4", "--ctx-size", "4096", "--threads", "1",
+			"--threads-batch", "1", "--cache-ram", "0")
 	}},
 	{server.ProtocolOllama, "Ollama", func(t *testing.T) server.Opener {
 		t.Helper()
 		installed(t, "ollama")
-		return server.Ollama(bundledGGUF(t)).With(server.Env("OLLAMA_MODELS="+t.TempDir(), "HOME="+t.TempDir()), server.ModelTemplate(ollamaTemplate))
+		return server.Ollama(bundledGGUF(t)).With(server.Env("OLLAMA_MODELS="+t.TempDir(), "HOME="+t.TempDir()),
+			server.ModelTemplate(ollamaTemplate))
 	}},
 }
 
@@ -97,7 +100,8 @@ func TestLlamaCppEmbeddings(t *testing.T) {
 		t.Skip("-short: starts a real server")
 	}
 	installed(t, "llama-server")
-	s := started(t, server.LlamaCpp(bundledGGUF(t), "--embeddings", "--pooling", "mean", "--parallel", "1", "--threads", "1", "--threads-batch", "1"))
+	s := started(t, server.LlamaCpp(bundledGGUF(t), "--embeddings", "--pooling", "mean", "--parallel", "1", "--threads",
+		"1", "--threads-batch", "1"))
 	v, err := s.Embed(within(t), "The lighthouse", "2+3=", "The lighthouse")
 	require.NoError(t, err)
 	require.Len(t, v, 3)
@@ -107,7 +111,8 @@ func TestLlamaCppEmbeddings(t *testing.T) {
 	require.NoError(t, s.Stop(within(t)).Err())
 }
 
-// documented is a cell of the table in docs/servers.md; cell itself where there is no documentation.
+// documented is a cell of the table in docs/servers.md; cell itself where there is no
+// documentation.
 func documented(t *testing.T, column, row, cell string) string {
 	t.Helper()
 	b, err := os.ReadFile("../docs/servers.md")

@@ -76,7 +76,8 @@ func (e *StopError) Error() string {
 	fmt.Fprintf(&b, "server: %s did not end well (%s)", e.Report.Name, round(e.Report.Took))
 	for _, s := range e.Report.Steps {
 		if s.Err != nil {
-			fmt.Fprintf(&b, "\n%s (after %s): %s", s.Name, round(s.Took), strings.ReplaceAll(s.Err.Error(), "\n", "\n    "))
+			fmt.Fprintf(&b, "\n%s (after %s): %s", s.Name, round(s.Took),
+				strings.ReplaceAll(s.Err.Error(), "\n", "\n    "))
 		}
 	}
 	if len(e.Report.Lines) > 0 || e.Report.LogFile != "" {

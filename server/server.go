@@ -9,8 +9,9 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// Server is a server that is ready: one that was started here, with everything that descends from its command, or one at a URL.
-// Its methods for requests return an [UnsupportedError] for what its protocol lacks. They are safe for concurrent use.
+// Server is a server that is ready: one that was started here, with everything that descends from
+// its command, or one at a URL. Its methods for requests return an [UnsupportedError] for what its
+// protocol lacks. They are safe for concurrent use.
 type Server struct {
 	cfg    *config
 	url    string
@@ -29,7 +30,9 @@ func newServer(cfg *config, p *process) *Server {
 		s.url = p.url()
 	}
 	key := cfg.apiKey
-	if keys := flagValues(cfg.command, func(name string) bool { return strings.Trim(name, "-") == "api-key" }); key == "" && len(keys) > 0 {
+	if keys := flagValues(cfg.command, func(name string) bool {
+		return strings.Trim(name, "-") == "api-key"
+	}); key == "" && len(keys) > 0 {
 		key = keys[0]
 	}
 	s.client = newClient(cfg.name, s.url, key)
@@ -40,8 +43,9 @@ func newServer(cfg *config, p *process) *Server {
 // dyingTime bounds the wait for the exit of a server whose connection has failed.
 const dyingTime = 2 * time.Second
 
-// died returns the ExitError of a server whose connection has failed, and nil when it lives. A process that ends closes its files
-// before others see its exit, and answers nothing any more: one that still answers is alive.
+// died returns the ExitError of a server whose connection has failed, and nil when it lives. A
+// process that ends closes its files before others see its exit, and answers nothing any more: one
+// that still answers is alive.
 func (s *Server) died() error {
 	if s.proc == nil {
 		return nil
@@ -84,7 +88,8 @@ func (s *Server) PIDs() []int {
 	return s.proc.pids()
 }
 
-// Done returns a channel that is closed when the command has exited; nil for a server that was not started here.
+// Done returns a channel that is closed when the command has exited; nil for a server that was not
+// started here.
 func (s *Server) Done() <-chan struct{} {
 	if s.proc == nil {
 		return nil
@@ -119,7 +124,8 @@ func (s *Server) LogFile() string {
 	return s.proc.log.path
 }
 
-// Stop ends the server and proves it gone, within the time that ctx has. The first call does the work; every call returns its report.
+// Stop ends the server and proves it gone, within the time that ctx has. The first call does the
+// work; every call returns its report.
 func (s *Server) Stop(ctx context.Context) Report {
 	s.once.Do(func() {
 		began := time.Now()

@@ -107,7 +107,7 @@ func TestDeadAtStart(t *testing.T) {
 }
 
 func TestNotReady(t *testing.T) {
-	// start gives up as soon as the server has printed n lines.
+	// start returns up as soon as the server has printed n lines.
 	start := func(t *testing.T, o server.Opener, n int) *server.NotReadyError {
 		ctx, giveUp := context.WithCancelCause(within(t))
 		_, err := o.With(server.ReadyFunc(func(_ context.Context, s *server.Server) error {
@@ -159,11 +159,14 @@ func TestReady(t *testing.T) {
 			require.Equal(t, "A", ask(t, started(t, stubServer().With(o)), "a"))
 		})
 	}
-	t.Run("503 while loading", func(t *testing.T) { require.Equal(t, "A", ask(t, started(t, stubServer("-slow")), "a")) })
+	t.Run("503 while loading", func(t *testing.T) {
+		require.Equal(t, "A", ask(t, started(t, stubServer("-slow")), "a"))
+	})
 	t.Run("a port of its own", func(t *testing.T) {
 		exe, err := os.Executable()
 		require.NoError(t, err)
-		s := started(t, server.Command(exe, "-port", "0").With(server.Env(stubEnv+"=1", "GORACE=atexit_sleep_ms=0"), server.ReadyLog(`listening on (\S+)`)))
+		s := started(t, server.Command(exe, "-port", "0").With(server.Env(stubEnv+"=1", "GORACE=atexit_sleep_ms=0"),
+			server.ReadyLog(`listening on (\S+)`)))
 		require.Equal(t, "A", ask(t, s, "a"))
 	})
 }
@@ -198,7 +201,8 @@ func TestStop(t *testing.T) {
 		require.Empty(t, s.PIDs())
 	})
 	t.Run("exit code", func(t *testing.T) {
-		require.ErrorContains(t, started(t, stubServer("-code", "4")).Stop(within(t)).Err(), "it exited with code 4 after SIGTERM; server.ExitCode accepts")
+		require.ErrorContains(t, started(t, stubServer("-code", "4")).Stop(within(t)).Err(),
+			"it exited with code 4 after SIGTERM; server.ExitCode accepts")
 		require.NoError(t, started(t, stubServer("-code", "4").With(server.ExitCode(4))).Stop(within(t)).Err())
 		require.NoError(t, started(t, stubServer("-code", "143")).Stop(within(t)).Err(), "the shell's code for SIGTERM")
 	})
@@ -244,7 +248,8 @@ func TestLeftovers(t *testing.T) {
 	}
 	t.Run("temporary file", func(t *testing.T) {
 		err := started(t, stubServer("-leave", "tmp")).Stop(within(t)).Err()
-		require.ErrorContains(t, err, `temporary file $TMPDIR/cache.bin (100 bytes) is left, removed now; to accept: server.Allow("cache.bin")`)
+		require.ErrorContains(t, err,
+			`temporary file $TMPDIR/cache.bin (100 bytes) is left, removed now; to accept: server.Allow("cache.bin")`)
 		require.NoError(t, started(t, stubServer("-leave", "tmp").With(server.Allow("cache.*"))).Stop(within(t)).Err())
 	})
 	t.Run("shared memory", func(t *testing.T) {
@@ -254,7 +259,8 @@ func TestLeftovers(t *testing.T) {
 		require.ErrorContains(t, s.Stop(within(t)).Err(), "shared memory "+path+" is left")
 	})
 	t.Run("socket", func(t *testing.T) {
-		require.ErrorContains(t, started(t, stubServer("-leave", "socket")).Stop(within(t)).Err(), "unix socket $TMPDIR/s.sock")
+		require.ErrorContains(t, started(t, stubServer("-leave", "socket")).Stop(within(t)).Err(),
+			"unix socket $TMPDIR/s.sock")
 	})
 	t.Run("nothing, after a kill", func(t *testing.T) {
 		s := started(t, stubServer("-leave", "tmp", "-deaf").With(server.Grace(100*time.Millisecond)))
@@ -273,25 +279,30 @@ func TestPortTaken(t *testing.T) {
 	// The first life listens on a port that another program has; the next ones take theirs.
 	once := filepath.Join(t.TempDir(), "once")
 	script := `if [ -e "$1" ]; then exec "$2" -port "$3"; fi; touch "$1"; exec "$2" -port "$4"`
-	o := server.Command("sh", "-c", script, "sh", once, exe, server.Port, taken).With(server.Env(stubEnv+"=1", "GORACE=atexit_sleep_ms=0"))
+	o := server.Command("sh", "-c", script, "sh", once, exe, server.Port,
+		taken).With(server.Env(stubEnv+"=1", "GORACE=atexit_sleep_ms=0"))
 	s := started(t, o)
 	require.Equal(t, "A", ask(t, s, "a"))
 
-	_, err = server.Command(exe, "-port", taken).With(server.Env(stubEnv+"=1", "GORACE=atexit_sleep_ms=0"), server.ReadyFunc(func(context.Context, *server.Server) error {
-		return errors.New("never")
-	})).Start(within(t))
+	_, err = server.Command(exe, "-port", taken).With(server.Env(stubEnv+"=1", "GORACE=atexit_sleep_ms=0"),
+		server.ReadyFunc(func(context.Context, *server.Server) error {
+			return errors.New("never")
+		})).Start(within(t))
 	require.ErrorContains(t, err, "address already in use", "a port that the test chose is not retried")
 }
 
 // A program that answers on the server's port before the server does is not the server.
 func TestAnotherProgramAnswers(t *testing.T) {
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"data":[{"id":"other"}]}`) }))
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"data":[{"id":"other"}]}`)
+	}))
 	defer other.Close()
 	exe, err := os.Executable()
 	require.NoError(t, err)
 	port := other.Listener.Addr().(*net.TCPAddr).Port
 	announce := server.ReadyLog(`announced on (\S+)`)
-	o := server.Command(exe, "-hang", "-print", "announced on 127.0.0.1:"+itoa(port)).With(server.Env(stubEnv+"=1"), announce)
+	o := server.Command(exe, "-hang", "-print", "announced on 127.0.0.1:"+itoa(port)).With(server.Env(stubEnv+"=1"),
+		announce)
 	for stall := 200 * time.Millisecond; ; stall *= 2 { // more, when the server needed longer for its line
 		_, err = o.With(server.StallTimeout(stall)).Start(within(t))
 		var late *server.NotReadyError
@@ -312,7 +323,8 @@ func TestSecrets(t *testing.T) {
 	const key, token, chosen = "sk-very-secret-1", "hf_very_secret_2", "pw3"
 	var out strings.Builder
 	o := stubServer("-print", key+" "+token+" "+chosen+" max_tokens=128000", "-api-key", key).With(
-		server.Env("HF_TOKEN="+token, "MAX_TOKENS=128000"), server.Secret(chosen), server.Log(&out), server.LogDir(t.TempDir()))
+		server.Env("HF_TOKEN="+token,
+			"MAX_TOKENS=128000"), server.Secret(chosen), server.Log(&out), server.LogDir(t.TempDir()))
 	s, err := o.Start(within(t))
 	require.NoError(t, err)
 	require.Equal(t, "A", ask(t, s, "a"), "the key is sent")
@@ -320,7 +332,10 @@ func TestSecrets(t *testing.T) {
 	log, err := os.ReadFile(s.LogFile())
 	require.NoError(t, err)
 	_, dead := o.With(server.ReadyLog("never printed")).Start(cancelled(t))
-	for name, text := range map[string]string{"log": string(log), "stream": out.String(), "exit": s.Err().Error(), "error": dead.Error()} {
+	for name, text := range map[string]string{
+		"log": string(log), "stream": out.String(), "exit": s.Err().Error(),
+		"error": dead.Error(),
+	} {
 		for _, secret := range []string{key, token, chosen} {
 			require.NotContains(t, text, secret, name)
 		}

@@ -11,9 +11,11 @@ import (
 	"net/http"
 )
 
-// events sends a request and calls each for every event of the answer's stream until it returns false. sse tells server-sent
-// events, which end in [DONE] or a last event, from lines of JSON.
-func (c *client) events(ctx context.Context, path string, body any, sse bool, each func(event []byte) (more bool, err error)) error {
+// events sends a request and calls each for every event of the answer's stream until it returns
+// false. sse tells server-sent events, which end in [DONE] or a last event, from lines of JSON.
+func (c *client) events(ctx context.Context, path string, body any, sse bool,
+	each func(event []byte) (more bool, err error),
+) error {
 	res, err := c.send(ctx, http.MethodPost, path, body)
 	if err != nil {
 		return err

@@ -20,7 +20,8 @@ func start(ctx context.Context, cfg *config) (*Server, error) {
 	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, defaultStart, fmt.Errorf("the start timeout of %s, because the context had no deadline", defaultStart))
+		ctx, cancel = context.WithTimeoutCause(ctx, defaultStart,
+			fmt.Errorf("the start timeout of %s, because the context had no deadline", defaultStart))
 		defer cancel()
 	}
 	if cfg.url != "" {
@@ -37,8 +38,8 @@ func start(ctx context.Context, cfg *config) (*Server, error) {
 // errPortTaken marks the end of a server whose port another program had.
 var errPortTaken = errors.New("its port was taken by another program")
 
-// startOnce starts a server on one port. The port stays reserved until the server listens, if reserved is set: a server that
-// cannot listen on a port that is reserved is started again without.
+// startOnce starts a server on one port. The port stays reserved until the server listens, if
+// reserved is set: a server that cannot listen on a port that is reserved is started again without.
 func startOnce(ctx context.Context, cfg *config, reserved bool) (*Server, error) {
 	p, err := launch(cfg, reserved)
 	if err != nil {
@@ -115,7 +116,8 @@ func (s *Server) await(ctx context.Context, c check) error {
 		case <-time.After(pause):
 		}
 		if silent := p.log.silent(); s.cfg.stall > 0 && silent > s.cfg.stall {
-			return s.notReady(c, last, fmt.Errorf("nothing printed for %s; server.StallTimeout is %s", round(silent), s.cfg.stall))
+			return s.notReady(c, last, fmt.Errorf("nothing printed for %s; server.StallTimeout is %s", round(silent),
+				s.cfg.stall))
 		}
 	}
 }

@@ -40,7 +40,8 @@ func (s *Server) Stats(ctx context.Context) (Stats, error) {
 	return s.cfg.api.stats(ctx, s)
 }
 
-// Activity is Stats for a fixture. A server that does not report what runs has no Activity: idle is not assumed.
+// Activity is Stats for a fixture. A server that does not report what runs has no Activity: idle is
+// not assumed.
 func (s *Server) Activity(ctx context.Context) (llm.Activity, error) {
 	st, err := s.Stats(ctx)
 	if err != nil {

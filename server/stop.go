@@ -66,7 +66,7 @@ func (p *process) signalled(stop proc.StopReport) (string, error) {
 	return fmt.Sprintf("it ended %s after %s", round(stop.Grace), proc.SignalName(stop.Signal)), nil
 }
 
-// judge says whether the exit status is a good one.
+// judge reports whether the exit status is a good one.
 func (p *process) judge(stop proc.StopReport, crashed bool) (string, error) {
 	if crashed {
 		return "", p.exitError(true)
@@ -76,7 +76,8 @@ func (p *process) judge(stop proc.StopReport, crashed bool) (string, error) {
 	switch {
 	case stop.Killed: // said by the step before
 		return detail, nil
-	case exit.Signal == sig, exit.Signal == 0 && (exit.Code == 0 || exit.Code == 128+int(sig)), slices.Contains(p.cfg.codes, exit.Code):
+	case exit.Signal == sig, exit.Signal == 0 && (exit.Code == 0 || exit.Code == 128+int(sig)),
+		slices.Contains(p.cfg.codes, exit.Code):
 		return detail, nil
 	}
 	return "", fmt.Errorf("it %s after %s; server.ExitCode accepts a code", detail, proc.SignalName(sig))
@@ -130,13 +131,14 @@ func (p *process) portsClosed() (string, error) {
 		}
 	}
 	if len(open) > 0 {
-		return "", fmt.Errorf("still answering on 127.0.0.1, port %s: a process that is not the server's has it now", strings.Join(open, ", "))
+		return "", fmt.Errorf("still answering on 127.0.0.1, port %s: a process that is not the server's has it now",
+			strings.Join(open, ", "))
 	}
 	return fmt.Sprintf("%d closed", len(ports)), nil
 }
 
-// leftovers names what the server left in memory and on disk, and removes its temporary files. A killed server could not remove
-// them itself.
+// leftovers names what the server left in memory and on disk, and removes its temporary files. A
+// killed server could not remove them itself.
 func (p *process) leftovers(killed bool) (string, error) {
 	found := p.traces.left()
 	files := tempFiles(p.tmp)

@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The host is this test binary as the test process of a server: it starts the stub with flags, prints the processes, and stays.
+// The host is this test binary as the test process of a server: it starts the stub with flags,
+// prints the processes, and stays.
 const hostEnv = "SERVER_TEST_HOST"
 
 func host(flags []string) {
@@ -56,7 +57,8 @@ func stubServer(flags ...string) server.Opener {
 	if err != nil {
 		panic(err)
 	}
-	return server.Command(exe, append([]string{"-port", server.Port}, flags...)...).With(server.Name("stub"), server.Env(stubEnv+"=1", "GORACE=atexit_sleep_ms=0"))
+	return server.Command(exe, append([]string{"-port", server.Port}, flags...)...).With(server.Name("stub"),
+		server.Env(stubEnv+"=1", "GORACE=atexit_sleep_ms=0"))
 }
 
 type stubFlags struct {
@@ -141,7 +143,9 @@ func (f *stubFlags) serve() int {
 			http.Error(w, `{"error":{"message":"Loading model","code":503}}`, http.StatusServiceUnavailable)
 		}
 	})
-	mux.HandleFunc("/v1/models", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"data":[{"id":"stub-model"}]}`) })
+	mux.HandleFunc("/v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"data":[{"id":"stub-model"}]}`)
+	})
 	mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, "# TYPE x gauge\nvllm:num_requests_running{m=\"a b\"} %d\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.25\n", running.Load())
 	})

@@ -67,7 +67,8 @@ func (u *suite) one(t *testing.T, prompt string, p llm.SamplingParams) (llm.Comp
 	return outs[0].Completions[0], nil
 }
 
-// story is a prompt whose greedy answer is longer than any case asks for, with IgnoreEOS or without.
+// story is a prompt whose greedy answer is longer than any case asks for, with IgnoreEOS or
+// without.
 const story = "The lighthouse"
 
 type testCase struct {
@@ -94,7 +95,10 @@ var parameterCases = []testCase{
 	{"a batch keeps its order", "", func(t *testing.T, u *suite) error {
 		var reqs []llm.Request
 		for i := range 12 {
-			reqs = append(reqs, llm.Request{Prompt: fmt.Sprintf("%d+%d=", i, i+1), Sampling: llm.SamplingParams{MaxTokens: 6}})
+			reqs = append(reqs, llm.Request{
+				Prompt:   fmt.Sprintf("%d+%d=", i, i+1),
+				Sampling: llm.SamplingParams{MaxTokens: 6},
+			})
 		}
 		outs, err := u.Generate(within(t), reqs...)
 		for i, o := range outs {
@@ -146,7 +150,10 @@ var parameterCases = []testCase{
 		return err
 	}},
 	{"prompt of token ids", "prompt of token ids", func(t *testing.T, u *suite) error {
-		outs, err := u.Generate(within(t), llm.Request{PromptTokenIDs: []int32{450, 483}, Sampling: llm.SamplingParams{MaxTokens: 8}})
+		outs, err := u.Generate(within(t), llm.Request{
+			PromptTokenIDs: []int32{450, 483},
+			Sampling:       llm.SamplingParams{MaxTokens: 8},
+		})
 		if err != nil {
 			return err
 		}
@@ -191,7 +198,10 @@ var parameterCases = []testCase{
 		return errors.Join(err, err2)
 	}},
 	{"n", "n", func(t *testing.T, u *suite) error {
-		outs, err := u.Generate(within(t), llm.Request{Prompt: story, Sampling: llm.SamplingParams{MaxTokens: 6, N: 3, Temperature: 1.5}})
+		outs, err := u.Generate(within(t), llm.Request{
+			Prompt:   story,
+			Sampling: llm.SamplingParams{MaxTokens: 6, N: 3, Temperature: 1.5},
+		})
 		if err != nil {
 			return err
 		}
@@ -235,7 +245,10 @@ var parameterCases = []testCase{
 	}},
 	{"prompt logprobs", "prompt logprobs", func(t *testing.T, u *suite) error {
 		k := 1
-		outs, err := u.Generate(within(t), llm.Request{Prompt: story, Sampling: llm.SamplingParams{MaxTokens: 1, PromptLogprobs: &k}})
+		outs, err := u.Generate(within(t), llm.Request{
+			Prompt:   story,
+			Sampling: llm.SamplingParams{MaxTokens: 1, PromptLogprobs: &k},
+		})
 		if err != nil {
 			return err
 		}
@@ -284,7 +297,10 @@ var parameterCases = []testCase{
 		if err != nil {
 			return err
 		}
-		c, err := u.one(t, "1 1 1 1 1 1", llm.SamplingParams{MaxTokens: 12, FrequencyPenalty: 2, PresencePenalty: 2, RepetitionPenalty: 3})
+		c, err := u.one(t, "1 1 1 1 1 1", llm.SamplingParams{
+			MaxTokens: 12, FrequencyPenalty: 2, PresencePenalty: 2,
+			RepetitionPenalty: 3,
+		})
 		require.NotEqual(t, plain.Text, c.Text)
 		return err
 	}},

@@ -68,7 +68,8 @@ var verbCases = []testCase{
 		return u.waitIdle(t)
 	}},
 	{"chat", "chat", func(t *testing.T, u *suite) error {
-		out, err := u.Chat(within(t), []llm.Message{{Role: "user", Content: "What is 12+30?"}}, llm.SamplingParams{MaxTokens: 8})
+		out, err := u.Chat(within(t), []llm.Message{{Role: "user", Content: "What is 12+30?"}},
+			llm.SamplingParams{MaxTokens: 8})
 		if err == nil {
 			require.Equal(t, "42", strings.TrimSpace(out.Completions[0].Text))
 			require.Equal(t, llm.FinishStop, out.Completions[0].FinishReason)
@@ -77,7 +78,10 @@ var verbCases = []testCase{
 	}},
 	{"chat of several turns", "chat", func(t *testing.T, u *suite) error {
 		out, err := u.Chat(within(t), []llm.Message{
-			{Role: "user", Content: "What is 1+1?"}, {Role: "assistant", Content: "2"}, {Role: "user", Content: "What is 20+3?"},
+			{Role: "user", Content: "What is 1+1?"}, {Role: "assistant", Content: "2"}, {
+				Role:    "user",
+				Content: "What is 20+3?",
+			},
 		}, llm.SamplingParams{MaxTokens: 8})
 		if err == nil {
 			require.Equal(t, "23", strings.TrimSpace(out.Completions[0].Text))
@@ -238,7 +242,10 @@ func abortByDisconnect(t *testing.T, u *suite) error {
 
 // prefixCacheReset fills the cache, empties it, and finds nothing in it.
 func prefixCacheReset(t *testing.T, u *suite) error {
-	req := llm.Request{Prompt: strings.Repeat("The lighthouse keeper walked. ", 8), Sampling: llm.SamplingParams{MaxTokens: 2}}
+	req := llm.Request{
+		Prompt:   strings.Repeat("The lighthouse keeper walked. ", 8),
+		Sampling: llm.SamplingParams{MaxTokens: 2},
+	}
 	for range 2 {
 		if _, err := u.Generate(within(t), req); err != nil {
 			return err

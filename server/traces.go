@@ -20,7 +20,8 @@ func accepted(patterns []string, name string) bool {
 	return false
 }
 
-// tempFiles lists what is in the server's own temporary folder: the files, and the folders that are empty.
+// tempFiles lists what is in the server's own temporary folder: the files, and the folders that are
+// empty.
 func tempFiles(dir string) (found []leftover) {
 	_ = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

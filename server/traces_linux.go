@@ -15,8 +15,9 @@ import (
 	"github.com/enginetest/enginetest/internal/procfs"
 )
 
-// traces are what a server's processes use outside of themselves: what must be gone when they are. What was there before the server
-// is not its own. What no process of it was seen to use is nobody's: it is not reported.
+// traces are what a server's processes use outside of themselves: what must be gone when they are.
+// What was there before the server is not its own. What no process of it was seen to use is no
+// one's: it is not reported.
 type traces struct {
 	before map[string]bool // shared memory
 	pids   map[int]bool    // all that were seen
@@ -64,7 +65,8 @@ func (t *traces) listening(pid int, socket string) {
 	case "unix":
 		if filepath.IsAbs(addr) {
 			t.files[addr] = "unix socket"
-		} else if dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)); err == nil && addr != "" && addr[0] != '@' {
+		} else if dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)); err == nil && addr != "" &&
+			addr[0] != '@' {
 			t.files[filepath.Join(dir, addr)] = "unix socket"
 		}
 	}
@@ -90,7 +92,8 @@ func (t *traces) shm(name string) {
 	}
 }
 
-// open notes shared memory and locked files among the descriptors. A file that is older than the server is not its own.
+// open notes shared memory and locked files among the descriptors. A file that is older than the
+// server is not its own.
 func (t *traces) open(pid int, locks map[uint64]bool) {
 	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, fd := range fds {
@@ -145,8 +148,12 @@ func (t *traces) left() (found []leftover) {
 	}
 	for _, seg := range segments() {
 		if !t.before[seg.name()] && t.pids[seg.maker] && unix.Kill(seg.maker, 0) != nil {
-			found = append(found, leftover{seg.name(), fmt.Sprintf("System V %s %d, made by process %d of the server, is left; to remove it: ipcrm %s %d",
-				seg.kind, seg.id, seg.maker, seg.flag, seg.id)})
+			found = append(found,
+				leftover{
+					seg.name(),
+					fmt.Sprintf("System V %s %d, made by process %d of the server, is left; to remove it: ipcrm %s %d",
+						seg.kind, seg.id, seg.maker, seg.flag, seg.id),
+				})
 		}
 	}
 	slices.SortFunc(found, func(a, b leftover) int { return strings.Compare(a.path, b.path) })

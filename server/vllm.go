@@ -18,7 +18,10 @@ func vLLMLike(p Protocol, n names) *api {
 	a.score = vLLMScore
 	a.tokenize = func(ctx context.Context, s *Server, text string) ([]int32, error) {
 		var res struct{ Tokens []int32 }
-		err := s.client.post(ctx, "/tokenize", map[string]any{"model": s.model, "prompt": text, "add_special_tokens": false}, &res)
+		err := s.client.post(ctx, "/tokenize", map[string]any{
+			"model": s.model, "prompt": text,
+			"add_special_tokens": false,
+		}, &res)
 		return res.Tokens, err
 	}
 	a.detokenize = func(ctx context.Context, s *Server, ids []int32) (string, error) {
@@ -36,7 +39,9 @@ func vLLMLike(p Protocol, n names) *api {
 		}
 		return s.client.post(ctx, path, nil, nil)
 	}
-	a.resetPrefixCache = func(ctx context.Context, s *Server) error { return s.client.post(ctx, "/reset_prefix_cache", nil, nil) }
+	a.resetPrefixCache = func(ctx context.Context, s *Server) error {
+		return s.client.post(ctx, "/reset_prefix_cache", nil, nil)
+	}
 	a.stats = prometheus("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
 	return a
 }
@@ -67,7 +72,8 @@ func vLLMScore(ctx context.Context, s *Server, query string, texts []string) ([]
 			Score float32
 		}
 	}
-	if err := s.client.post(ctx, "/score", map[string]any{"model": s.model, "text_1": query, "text_2": texts}, &res); err != nil {
+	if err := s.client.post(ctx, "/score", map[string]any{"model": s.model, "text_1": query, "text_2": texts},
+		&res); err != nil {
 		return nil, err
 	}
 	out := make([]float32, len(texts))
@@ -89,9 +95,12 @@ var enginetest = register(func() *api {
 
 // sgLang is SGLang's server: OpenAI's API, and control verbs of its own.
 var sgLang = register(func() *api {
-	a := openAILike(ProtocolSGLang, vLLMNames.without("AllowedTokenIDs", "BadWords", "PromptLogprobs", "IncludeStopInOutput"), false)
+	a := openAILike(ProtocolSGLang, vLLMNames.without("AllowedTokenIDs", "BadWords", "PromptLogprobs",
+		"IncludeStopInOutput"), false)
 	a.anyHealth = false
-	a.resetPrefixCache = func(ctx context.Context, s *Server) error { return s.client.post(ctx, "/flush_cache", nil, nil) }
+	a.resetPrefixCache = func(ctx context.Context, s *Server) error {
+		return s.client.post(ctx, "/flush_cache", nil, nil)
+	}
 	a.sleep = func(ctx context.Context, s *Server, level int) error {
 		if level != 1 {
 			return &llm.ParamError{Field: "level", Value: level, Bound: "1 for SGLang"}

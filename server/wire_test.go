@@ -44,7 +44,8 @@ func canonical(b []byte) string {
 	return string(out)
 }
 
-// What each protocol sends, and what it makes of the answer: vLLM's, SGLang's and Ollama's have no real server here.
+// What each protocol sends, and what it makes of the answer: vLLM's, SGLang's and Ollama's have no
+// real server here.
 func TestWire(t *testing.T) {
 	seed, k := int64(7), 2
 	full := llm.Request{Prompt: "a", Sampling: llm.SamplingParams{
@@ -63,9 +64,15 @@ func TestWire(t *testing.T) {
 			`"repetition_penalty":1.5,"return_token_ids":true,"seed":7,"stop":["x"],"temperature":0,"top_k":3}`}, r.asked)
 		require.Equal(t, llm.Output{
 			RequestID: "r1", Prompt: "a", PromptTokenIDs: []int32{1, 2}, CachedTokens: 1,
-			PromptLogprobs: [][]llm.Logprob{nil, {{TokenID: 4, Logprob: -1, Rank: 1, Token: "z"}, {TokenID: 2, Logprob: -3, Rank: 2, Token: "y"}}},
+			PromptLogprobs: [][]llm.Logprob{nil, {
+				{TokenID: 4, Logprob: -1, Rank: 1, Token: "z"},
+				{TokenID: 2, Logprob: -3, Rank: 2, Token: "y"},
+			}},
 			Completions: []llm.Completion{{
-				TokenIDs: []int32{5, 6}, Text: "bc", FinishReason: llm.FinishStop, StopReason: "9", CumulativeLogprob: -1.5,
+				TokenIDs: []int32{
+					5,
+					6,
+				}, Text: "bc", FinishReason: llm.FinishStop, StopReason: "9", CumulativeLogprob: -1.5,
 				Logprobs: [][]llm.Logprob{
 					{{TokenID: 5, Logprob: -0.5, Rank: 1, Token: "b"}, {TokenID: -1, Logprob: -2, Rank: 2, Token: "d"}},
 					{{TokenID: 6, Logprob: -1, Rank: 1, Token: "c"}, {TokenID: -1, Logprob: -1.5, Rank: 2, Token: "b"}},
@@ -78,7 +85,9 @@ func TestWire(t *testing.T) {
 			result       any
 		}{
 			{"", "POST /sleep?level=2 ", func() (any, error) { return nil, s.Sleep(within(t), 2) }, nil},
-			{"", "POST /wake_up?tags=weights&tags=kv_cache ", func() (any, error) { return nil, s.Wake(within(t), "weights", "kv_cache") }, nil},
+			{"", "POST /wake_up?tags=weights&tags=kv_cache ", func() (any, error) {
+				return nil, s.Wake(within(t), "weights", "kv_cache")
+			}, nil},
 			{"", "POST /reset_prefix_cache ", func() (any, error) { return nil, s.ResetPrefixCache(within(t)) }, nil},
 			{
 				`{"tokens":[3,4]}`, `POST /tokenize {"add_special_tokens":false,"model":"m","prompt":"ab"}`,
@@ -130,7 +139,10 @@ func TestWire(t *testing.T) {
 	t.Run("ollama", func(t *testing.T) {
 		r, s := attached(t, server.ProtocolOllama)
 		r.answer = `{"response":"b","done":true,"done_reason":"length"}`
-		outs, err := s.Generate(within(t), llm.Request{Prompt: "a", Sampling: llm.SamplingParams{MaxTokens: 5, Seed: &seed, TopK: 3, Stop: []string{"x"}}})
+		outs, err := s.Generate(within(t), llm.Request{
+			Prompt:   "a",
+			Sampling: llm.SamplingParams{MaxTokens: 5, Seed: &seed, TopK: 3, Stop: []string{"x"}},
+		})
 		require.NoError(t, err)
 		require.Equal(t, []string{`POST /api/generate {"model":"m","options":{"min_p":0,"num_predict":5,"repeat_last_n":-1,"repeat_penalty":1,"seed":7,"stop":["x"],` +
 			`"temperature":0,"top_k":3,"top_p":1,"typical_p":1},"prompt":"a","raw":true,"stream":false}`}, r.asked)

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Of returns the verdicts of err and of the errors that it wraps, each signature once. An error takes part by a method
-// Verdicts() []Verdict, or Class() Class when the class is all it knows; what such an error wraps is its own business. An error
-// without a class has no verdict.
+// Of returns the verdicts of err and of the errors that it wraps, each signature once. An error
+// takes part by a method Verdicts() []Verdict, or Class() Class when the class is all it knows;
+// what such an error wraps is its own business. An error without a class has no verdict.
 func Of(err error) []Verdict {
 	var list []Verdict
 	seen := map[string]bool{}
@@ -59,8 +59,8 @@ func (e *withClass) Error() string { return e.err.Error() }
 func (e *withClass) Class() Class  { return e.class }
 func (e *withClass) Unwrap() error { return e.err }
 
-// JSON returns an error as a JSON object with its message and verdicts, null for nil. encoding/json by itself makes {} of most
-// errors.
+// JSON returns an error as a JSON object with its message and verdicts, null for nil. encoding/json
+// by itself makes {} of most errors.
 func JSON(err error) json.RawMessage {
 	if err == nil {
 		return json.RawMessage("null")

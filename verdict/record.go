@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Env is the environment variable that decides whether [Record] writes: "1" or "0". Without it, Record writes when a program reads
-// the output (go test -json) and is silent otherwise.
+// Env is the environment variable that decides whether [Record] writes: "1" or "0". Without it,
+// Record writes when a program reads the output (go test -json) and is silent otherwise.
 const Env = "ENGINETEST_VERDICTS"
 
 // The keys of the attributes that Record sets, for programs that read attributes and nothing else.
@@ -33,8 +33,9 @@ func Wanted() bool {
 	return f != nil && f.Value.String() == "test2json"
 }
 
-// Record attaches verdicts to a test: its attributes, and one line of output each with all fields. It neither fails nor skips the
-// test. t is a testing.TB; one without Attr and Output, or whose own panic, records nothing.
+// Record attaches verdicts to a test: its attributes, and one line of output each with all fields.
+// It neither fails nor skips the test. t is a testing.TB; one without Attr and Output, or whose own
+// panic, records nothing.
 func Record(t interface{ Helper() }, verdicts ...Verdict) {
 	if !Wanted() {
 		return
@@ -57,8 +58,8 @@ func Record(t interface{ Helper() }, verdicts ...Verdict) {
 // ignorePanic keeps a fake that embeds a nil testing.TB usable: what it lacks panics.
 func ignorePanic() { _ = recover() }
 
-// Skip records v and skips the test with its message. A test that cannot run on this machine says so with [ClassCapacity], so that
-// a report can count what was not tested.
+// Skip records v and skips the test with its message. A test that cannot run on this machine says
+// so with [ClassCapacity], so that a report can count what was not tested.
 func Skip(t interface {
 	Helper()
 	Skip(args ...any)
@@ -79,7 +80,8 @@ func (v Verdict) Line() string {
 	return prefix + string(out)
 }
 
-// Parse reads a line of a test's output. It returns false for a line that is none of Record's; indentation is skipped.
+// Parse reads a line of a test's output. It returns false for a line that is none of Record's;
+// indentation is skipped.
 func Parse(line string) (Verdict, bool) {
 	text, ok := strings.CutPrefix(strings.TrimSpace(line), prefix)
 	if !ok {

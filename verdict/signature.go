@@ -9,8 +9,9 @@ import (
 // maxSignature is enough for a package, a type, a method and a message; more is detail.
 const maxSignature = 240
 
-// Signature builds a signature from the class and the first line of text. What changes from run to run (addresses, ids, numbers,
-// durations, sizes, temporary folders) is replaced, so that two failures with the same cause have the same signature.
+// Signature builds a signature from the class and the first line of text. What changes from run to
+// run (addresses, ids, numbers, durations, sizes, temporary folders) is replaced, so that two
+// failures with the same cause have the same signature.
 func Signature(class Class, text string) string {
 	return string(class) + ": " + Normalize(text)
 }

@@ -1,8 +1,10 @@
-// Package verdict says what kind of failure a failure is, in a form that programs read: a class, a signature that stays the same
-// for the same cause, and typed fields. It imports no other package of this module, so that any package can use it.
+// Package verdict says what kind of failure a failure is, in a form that programs read: a class, a
+// signature that stays the same for the same cause, and typed fields. It imports no other package
+// of this module, so that any package can use it.
 //
-// An error that knows its class has a method Verdicts or Class; [Of] collects the verdicts of an error and of everything that it
-// wraps. [Record] attaches them to a test, where "go test -json" carries them to [github.com/enginetest/enginetest/report].
+// An error that knows its class has a method Verdicts or Class; [Of] collects the verdicts of an
+// error and of everything that it wraps. [Record] attaches them to a test, where "go test -json"
+// carries them to [github.com/enginetest/enginetest/report].
 package verdict
 
 import (
@@ -33,7 +35,8 @@ func Classes() []Class {
 // Known reports whether c is one of the classes.
 func (c Class) Known() bool { return slices.Contains(Classes(), c) }
 
-// Retryable reports whether a second run of the same code may end differently because of the machine alone.
+// Retryable reports whether a second run of the same code may end differently because of the
+// machine alone.
 func (c Class) Retryable() bool { return c == ClassInfra || c == ClassCapacity }
 
 // Verdict is one failure or finding. Empty fields are not known or do not apply.
@@ -56,8 +59,8 @@ type Verdict struct {
 	Details json.RawMessage `json:"details,omitempty"` // the source's own report
 }
 
-// Worst returns the most serious class among verdicts, "" when there are none: a product bug is never hidden behind a failure of
-// the machine that came with it.
+// Worst returns the most serious class among verdicts, "" when there are none: a product bug is
+// never hidden behind a failure of the machine that came with it.
 func Worst(verdicts ...Verdict) Class {
 	order := Classes()
 	var worst Class

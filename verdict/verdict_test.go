@@ -32,13 +32,17 @@ func TestOf(t *testing.T) {
 		want  []Verdict
 		class Class
 	}{
-		"nil":          {nil, nil, ""},
-		"no class":     {errors.New("x"), nil, ""},
-		"class only":   {classed{ClassInfra}, []Verdict{infra}, ClassInfra},
-		"wrapped":      {fmt.Errorf("teardown: %w", found{[]Verdict{leak}}), []Verdict{leak}, ClassLeak},
-		"joined":       {errors.Join(classed{ClassInfra}, found{[]Verdict{leak}}), []Verdict{infra, leak}, ClassLeak},
-		"twice":        {errors.Join(found{[]Verdict{leak}}, found{[]Verdict{leak}}), []Verdict{leak}, ClassLeak},
-		"with a class": {fmt.Errorf("open: %w", With(ClassInfra, errors.New("device 3 is lost"))), []Verdict{infra}, ClassInfra},
+		"nil":        {nil, nil, ""},
+		"no class":   {errors.New("x"), nil, ""},
+		"class only": {classed{ClassInfra}, []Verdict{infra}, ClassInfra},
+		"wrapped":    {fmt.Errorf("teardown: %w", found{[]Verdict{leak}}), []Verdict{leak}, ClassLeak},
+		"joined":     {errors.Join(classed{ClassInfra}, found{[]Verdict{leak}}), []Verdict{infra, leak}, ClassLeak},
+		"twice":      {errors.Join(found{[]Verdict{leak}}, found{[]Verdict{leak}}), []Verdict{leak}, ClassLeak},
+		"with a class": {
+			fmt.Errorf("open: %w", With(ClassInfra, errors.New("device 3 is lost"))),
+			[]Verdict{infra},
+			ClassInfra,
+		},
 		"abstains":     {classed{}, nil, ""},
 		"unknown kind": {found{[]Verdict{{Class: "x", Signature: "s"}}}, []Verdict{{Class: "x", Signature: "s"}}, ""},
 	} {
@@ -52,7 +56,10 @@ func TestOf(t *testing.T) {
 func TestSignatureIsStable(t *testing.T) {
 	for _, pair := range [][2]string{
 		{"goroutine 34 at 0xc000123", "goroutine 7 at 0xdeadbeef"},
-		{"GPU-8c2f1a30-1111-2222-3333-444455556666 holds 8.1 GiB after 2.5s", "GPU-00000000-aaaa-bbbb-cccc-ddddeeeeffff holds 12 GiB after 1m30s"},
+		{
+			"GPU-8c2f1a30-1111-2222-3333-444455556666 holds 8.1 GiB after 2.5s",
+			"GPU-00000000-aaaa-bbbb-cccc-ddddeeeeffff holds 12 GiB after 1m30s",
+		},
 		{"open /tmp/TestA1234/001/model.bin: no such file", "open /tmp/TestA98/002/model.bin: no such file"},
 		{"one\ntwo", "one\nthree"},
 	} {
@@ -72,8 +79,12 @@ func TestLine(t *testing.T) {
 	require.True(t, ok)
 	assert.Equal(t, want, got)
 	assert.NotContains(t, want.Line(), "\n")
-	assert.NotContains(t, Verdict{Class: ClassLeak, Details: json.RawMessage("{")}.Line(), "details", "details that are not JSON are left out")
-	for _, bad := range []string{"", "enginetest-verdict: ", "enginetest-verdict: {", `enginetest-verdict: {"class":"x"}`, "x " + want.Line()} {
+	assert.NotContains(t, Verdict{Class: ClassLeak, Details: json.RawMessage("{")}.Line(), "details",
+		"details that are not JSON are left out")
+	for _, bad := range []string{
+		"", "enginetest-verdict: ", "enginetest-verdict: {",
+		`enginetest-verdict: {"class":"x"}`, "x " + want.Line(),
+	} {
 		_, ok := Parse(bad)
 		assert.False(t, ok, bad)
 	}
@@ -82,8 +93,12 @@ func TestLine(t *testing.T) {
 func TestJSON(t *testing.T) {
 	assert.JSONEq(t, `null`, string(JSON(nil)))
 	assert.JSONEq(t, `{"message":"x"}`, string(JSON(errors.New("x"))))
-	assert.JSONEq(t, `{"message":"found","verdicts":[{"class":"leak","signature":"s"}]}`, string(JSON(found{[]Verdict{{Class: ClassLeak, Signature: "s"}}})))
-	assert.JSONEq(t, `{"message":"found"}`, string(JSON(found{[]Verdict{{Class: ClassLeak, Details: json.RawMessage("{")}}})))
+	assert.JSONEq(t, `{"message":"found","verdicts":[{"class":"leak","signature":"s"}]}`,
+		string(JSON(found{[]Verdict{{Class: ClassLeak, Signature: "s"}}})))
+	assert.JSONEq(t, `{"message":"found"}`, string(JSON(found{[]Verdict{{
+		Class:   ClassLeak,
+		Details: json.RawMessage("{"),
+	}}})))
 }
 
 // A fake that embeds a nil testing.TB has methods that panic.
@@ -108,7 +123,8 @@ func TestPlanted(t *testing.T) {
 	t.Run("skips", func(t *testing.T) { Skip(t, Verdict{Class: ClassCapacity, Message: "needs 2 GPUs, there is 1"}) })
 }
 
-// A program that reads the output gets the verdicts; a person who runs go test, with -v or without, does not see them.
+// A program that reads the output gets the verdicts; a person who runs go test, with -v or without,
+// does not see them.
 func TestRecorded(t *testing.T) {
 	exe, err := os.Executable()
 	require.NoError(t, err)

@@ -95,8 +95,8 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.BoolVar(&cfg.SkipTokenizer, "skip-tokenizer", false, "token ids only")
 }
 
-// unlessCancelled reads, but not on when ctx is done: a pipe may have no writer, and a signal must end the command all the same. The reader is then
-// left behind, for the end of the process.
+// unlessCancelled reads, but not on when ctx is done: a pipe may have no writer, and a signal must
+// end the command all the same. The reader is then left behind, for the end of the process.
 func unlessCancelled[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	type result struct {
 		v   T
@@ -116,7 +116,8 @@ func unlessCancelled[T any](ctx context.Context, read func() (T, error)) (T, err
 	}
 }
 
-// requests reads what to generate: one prompt from the flags, or a batch whose lines have the flags as defaults.
+// requests reads what to generate: one prompt from the flags, or a batch whose lines have the flags
+// as defaults.
 func requests(stdin io.Reader, flags request, prompt, ids, batch string, given func(string) bool) ([]engine.Request, error) {
 	if given("batch") {
 		in := stdin
@@ -233,7 +234,8 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// generate runs the requests together and prints them in order. The engine is shut down, and its error reported, whatever came before.
+// generate runs the requests together and prints them in order. The engine is shut down, and its
+// error reported, whatever came before.
 func generate(cmd *cobra.Command, cfg engine.Config, reqs []engine.Request, asJSON bool) (err error) {
 	ctx := cmd.Context()
 	e, err := engine.Open(ctx, cfg)
@@ -274,7 +276,8 @@ func wanted(reqs []engine.Request) (n int64) {
 	return n
 }
 
-// printText prints the text of each output of the i-th request, or its token ids when the checkpoint has no tokenizer.
+// printText prints the text of each output of the i-th request, or its token ids when the
+// checkpoint has no tokenizer.
 func printText(w io.Writer, out engine.Output, reqs []engine.Request, i int, hasText bool) error {
 	for _, c := range out.Completions {
 		text := reqs[i].Prompt + c.Text
@@ -327,7 +330,8 @@ func nonNil(ids []int32) []int32 {
 	return ids
 }
 
-// logprobObject prints as {"<id>": logprob, …}, best first; an impossible token's −∞, which JSON lacks, as the lowest float32.
+// logprobObject prints as {"<id>": logprob, …}, best first; an impossible token's −∞, which JSON
+// lacks, as the lowest float32.
 type logprobObject []engine.Logprob
 
 func logprobObjects(positions [][]engine.Logprob) []*logprobObject {

@@ -9,7 +9,8 @@ import (
 	"github.com/enginetest/enginetest/report"
 )
 
-// liveOutput shows a run while it goes on: the output of failed tests, and on a terminal one line of progress.
+// liveOutput shows a run while it goes on: the output of failed tests, and on a terminal one line
+// of progress.
 type liveOutput struct {
 	stdout, stderr  io.Writer
 	quiet, github   bool

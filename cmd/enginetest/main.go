@@ -10,8 +10,8 @@
 //	enginetest bundle     tests for a machine without Go
 //	enginetest audit      tests that prove less than they seem to
 //
-// It exits with 0 when done, 1 when it failed and 2 when it was used wrongly; wait and gpus have codes of their own, in their help. Errors go
-// to standard error only.
+// It exits with 0 when done, 1 when it failed and 2 when it was used wrongly; wait and gpus have
+// codes of their own, in their help. Errors go to standard error only.
 package main
 
 import (
@@ -89,7 +89,8 @@ type codeError struct {
 
 func (e codeError) Unwrap() error { return e.error }
 
-// exitCode maps an error to an exit code. Errors that cobra makes itself (an unknown command, a stray argument) come before a command ran.
+// exitCode maps an error to an exit code. Errors that cobra makes itself (an unknown command, a
+// stray argument) come before a command ran.
 func exitCode(cmd *cobra.Command, err error) int {
 	var coded codeError
 	var usage usageError

@@ -174,7 +174,8 @@ func mustJSON(t *testing.T, v any) string {
 	return string(data)
 }
 
-// TestBatchIsSingles runs seeded prompts together and one by one, with the flags as defaults of the lines.
+// TestBatchIsSingles runs seeded prompts together and one by one, with the flags as defaults of the
+// lines.
 func TestBatchIsSingles(t *testing.T) {
 	lines := []string{
 		`{"prompt": "The lighthouse", "seed": 1}`,
@@ -280,7 +281,8 @@ func TestParseBytes(t *testing.T) {
 	}
 }
 
-// FuzzBatch: whatever a batch file holds, reading it ends in requests or in an error, never in a panic.
+// FuzzBatch: whatever a batch file holds, reading it ends in requests or in an error, never in a
+// panic.
 func FuzzBatch(f *testing.F) {
 	f.Add([]byte(`{"prompt": "a", "stop": ["b", "c"], "logit_bias": {"3": 1.5}, "seed": -1}`))
 	f.Add([]byte(`{"prompt_ids": [1, 2], "stop": "x", "top_p": 0.5}` + "\n\n{}"))

@@ -14,7 +14,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// request is one prompt with its sampling parameters, as a line of --batch has it and as the flags set it.
+// request is one prompt with its sampling parameters, as a line of --batch has it and as the flags
+// set it.
 type request struct {
 	Prompt    *string
 	PromptIDs *tokenIDs
@@ -117,7 +118,8 @@ func (r *request) fill(defaults request) {
 	}
 }
 
-// engineRequest checks explicit zeros, which llm.SamplingParams cannot tell from "not given", and converts.
+// engineRequest checks explicit zeros, which llm.SamplingParams cannot tell from "not given", and
+// converts.
 func (r *request) engineRequest() (llm.Request, error) {
 	out := llm.Request{Sampling: r.sampling}
 	for _, p := range llm.Params() {

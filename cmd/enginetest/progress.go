@@ -16,7 +16,8 @@ const (
 	progressWidth = 30
 )
 
-// showProgress draws a bar on w until stop is called, when w is a terminal and the work is long; in a pipe it draws nothing.
+// showProgress draws a bar on w until stop is called, when w is a terminal and the work is long; in
+// a pipe it draws nothing.
 func showProgress(w io.Writer, read func() (done, total int64)) (stop func()) {
 	file, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {

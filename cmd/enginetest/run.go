@@ -100,7 +100,8 @@ func (r *testRun) plan(ctx context.Context, part string) error {
 	return nil
 }
 
-// part returns the commands for the units of one shard: one for whole packages, one for each package that is split.
+// part returns the commands for the units of one shard: one for whole packages, one for each
+// package that is split.
 func (r *testRun) part(units []shard.Unit) (commands [][]string) {
 	var whole, order []string
 	tests := map[string][]string{}
@@ -195,7 +196,8 @@ type discard struct{ io.Writer }
 
 func (discard) Close() error { return nil }
 
-// execAll runs commands one after the other and returns the highest exit code. A shard without work has run nothing.
+// execAll runs commands one after the other and returns the highest exit code. A shard without work
+// has run nothing.
 func (r *testRun) execAll(ctx context.Context, commands [][]string, keep io.Writer) (exit int, err error) {
 	for _, args := range commands {
 		format := report.FormatJSON

@@ -104,7 +104,8 @@ func TestRunWithoutFailures(t *testing.T) {
 	assert.Contains(t, stderr, "cannot run no-such-command")
 }
 
-// Every test of a split run is in exactly one shard; the merged report is that of one run, and says when a shard is missing.
+// Every test of a split run is in exactly one shard; the merged report is that of one run, and says
+// when a shard is missing.
 func TestShards(t *testing.T) {
 	files := map[string]string{}
 	for p := range 4 {

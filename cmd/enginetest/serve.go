@@ -187,7 +187,8 @@ func release(ctx context.Context, e *engine.Engine, stderr io.Writer) error {
 	return err
 }
 
-// closeServer waits until every handler has written its answer. It runs after the engine's release, which ends what handlers wait for.
+// closeServer waits until every handler has written its answer. It runs after the engine's release,
+// which ends what handlers wait for.
 func closeServer(server *http.Server, served <-chan error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), handlersTimeout)
 	defer cancel()
@@ -224,7 +225,8 @@ func announce(w io.Writer, addr net.Addr, o serveOptions) error {
 	return json.NewEncoder(w).Encode(line)
 }
 
-// listen opens the address. A unix socket that a dead server left is replaced; one that answers is not.
+// listen opens the address. A unix socket that a dead server left is replaced; one that answers is
+// not.
 func listen(ctx context.Context, o serveOptions) (net.Listener, error) {
 	var lc net.ListenConfig
 	if o.uds == "" {

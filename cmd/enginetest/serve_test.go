@@ -78,7 +78,8 @@ type server struct {
 	code   int // when exited is closed
 }
 
-// logFile is what a process writes to standard error: a file, because all of it is there when the process has ended.
+// logFile is what a process writes to standard error: a file, because all of it is there when the
+// process has ended.
 type logFile string
 
 func (f logFile) String() string {
@@ -243,7 +244,8 @@ func TestServeSignalWhileLoading(t *testing.T) {
 	assert.ErrorIs(t, err, io.EOF, "no address was announced")
 }
 
-// TestServeDrains: ten streams run when the signal comes. All of them finish, and new work is refused meanwhile.
+// TestServeDrains: ten streams run when the signal comes. All of them finish, and new work is
+// refused meanwhile.
 func TestServeDrains(t *testing.T) {
 	for _, args := range [][]string{nil, {"--device", "cpu", "--tensor-parallel", "2"}} {
 		testDrain(t, start(t, args...))
@@ -375,7 +377,8 @@ func TestServeCurl(t *testing.T) {
 	s.exit(exitDone)
 }
 
-// TestServeSignalBeforeMain: a signal is handled from the start of the process, not from that of main.
+// TestServeSignalBeforeMain: a signal is handled from the start of the process, not from that of
+// main.
 func TestServeSignalBeforeMain(t *testing.T) {
 	t.Setenv(serveEarly, "1")
 	s := spawn(t, serveChild+"=1", "serve", "--port", "0")

@@ -8,8 +8,9 @@ import (
 	"sync"
 )
 
-// unread are a server's connections without a whole request: new ones, and those whose request is still on its way. When the server ends nothing
-// is owed to them, and net/http would wait for each: five seconds for a new one, a load balancer's probe perhaps, for the others without end.
+// unread are a server's connections without a whole request: new ones, and those whose request is
+// still on its way. When the server ends nothing is owed to them, and net/http would wait for each:
+// five seconds for a new one, a load balancer's probe perhaps, for the others without end.
 type unread struct {
 	mu    sync.Mutex
 	conns map[net.Conn]bool

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Clients that have sent no whole request do not hold up the end, and nothing that they were owed is lost.
+// Clients that have sent no whole request do not hold up the end, and nothing that they were owed
+// is lost.
 func TestServeEndsWithoutWholeRequests(t *testing.T) {
 	s := start(t)
 	for why, sent := range map[string]string{

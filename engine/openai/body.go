@@ -118,7 +118,8 @@ func (b *body) failure(err error) error {
 	return invalid("", "invalid_body", "the body cannot be read: %v", err)
 }
 
-// within bounds what is read from now on, for a field; bytes that have been read already do not count.
+// within bounds what is read from now on, for a field; bytes that have been read already do not
+// count.
 func (b *body) within(field string, n int64) { b.field, b.most, b.left = field, n, n }
 
 // read returns the fields of the object in the body. bound says how many bytes a field may have.
@@ -190,8 +191,8 @@ func (b *body) value(d *json.Decoder, name string, most bound) (v json.RawMessag
 	if most.items == 0 {
 		return v, d.Decode(&v)
 	}
-	// A list cannot be told from another value before its first byte is read: it is the one after the
-	// colon and white space, which only Token skips. Token of another value reads it whole.
+	// A list cannot be told from another value before its first byte is read: it is the one after
+	// the colon and white space, which only Token skips. Token of another value reads it whole.
 	t, err := d.Token()
 	if err != nil {
 		return nil, err

@@ -127,7 +127,8 @@ func isText(v any) bool {
 	return ok && s != ""
 }
 
-// joinParts makes one text of a message whose content is a list of text parts, a line each, as vLLM does for templates that print texts.
+// joinParts makes one text of a message whose content is a list of text parts, a line each, as vLLM
+// does for templates that print texts.
 func joinParts(i int, message *chat.Dict) error {
 	content, ok := message.Get("content")
 	if !ok {
@@ -161,7 +162,8 @@ func joinParts(i int, message *chat.Dict) error {
 	return invalid("messages", "invalid_type", "message %d: content is neither a text nor a list of parts", i)
 }
 
-// parseArguments turns the arguments of earlier tool calls, which the API has as a text, into the object that templates print, as vLLM does.
+// parseArguments turns the arguments of earlier tool calls, which the API has as a text, into the
+// object that templates print, as vLLM does.
 func parseArguments(i int, message *chat.Dict) error {
 	v, _ := message.Get("tool_calls")
 	calls, _ := v.([]any)

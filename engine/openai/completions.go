@@ -109,7 +109,8 @@ func textChoice(j *job, p *piece, stream bool) map[string]any {
 	return c
 }
 
-// textLogprobs is the shape of /v1/completions. Offsets are in characters, from the begin of the completion.
+// textLogprobs is the shape of /v1/completions. Offsets are in characters, from the begin of the
+// completion.
 func textLogprobs(p *piece, _ bool) map[string]any {
 	tokens, chosen, tops, offsets := []string{}, []float64{}, []map[string]float64{}, []int{}
 	for i, lps := range p.logprobs {

@@ -38,14 +38,14 @@ func (w *writer) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// limit begins the time limit of a write anew. A writer without deadlines is a test's. Nothing takes
-// the deadline back: the connection's next answer sets its own.
+// limit begins the time limit of a write anew. A writer without deadlines is a test's. Nothing
+// takes the deadline back: the connection's next answer sets its own.
 func (w *writer) limit() {
 	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.timeout))
 }
 
-// refusalPause is how long a client waits for the refusal of a large body. It cannot send another one
-// in the meantime, so that one that sends nothing else costs the others little.
+// refusalPause is how long a client waits for the refusal of a large body. It cannot send another
+// one in the meantime, so that one that sends nothing else costs the others little.
 const refusalPause = 2 * time.Second
 
 // pauseRefusal delays the refusal of a large body, while its client waits for it.
@@ -59,8 +59,8 @@ func (s *Server) pauseRefusal(w *writer, r *http.Request) {
 	}
 }
 
-// recovered answers a request whose handler panicked. A response that has begun is cut off, so that it
-// cannot be taken for a whole one.
+// recovered answers a request whose handler panicked. A response that has begun is cut off, so that
+// it cannot be taken for a whole one.
 func (w *writer) recovered(r *http.Request, v any) {
 	if v == http.ErrAbortHandler { //nolint:errorlint // the value itself, as net/http has it
 		panic(v)

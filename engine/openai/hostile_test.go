@@ -48,8 +48,8 @@ func (c *counted) Read(p []byte) (int, error) {
 
 func quoted(n int) string { return `"` + strings.Repeat("a", n) + `"` }
 
-// TestTooMuch: a request that asks for too much is refused by the bound that it exceeds, after a part
-// of its body and before any work of the engine.
+// TestTooMuch: a request that asks for too much is refused by the bound that it exceeds, after a
+// part of its body and before any work of the engine.
 func TestTooMuch(t *testing.T) {
 	e, err := engine.Open(t.Context(), engine.Config{Model: fixtures.Bundled()})
 	require.NoError(t, err)
@@ -179,8 +179,8 @@ func answer(t *testing.T, c net.Conn) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-// TestBrokenConnections: what arrives broken is answered with an error in the API's shape, never with
-// an empty success.
+// TestBrokenConnections: what arrives broken is answered with an error in the API's shape, never
+// with an empty success.
 func TestBrokenConnections(t *testing.T) {
 	e, url := serveWith(t, engine.Config{}, Options{})
 	const head = "POST /v1/completions HTTP/1.1\nHost: localhost\nContent-Type: application/json\n"

@@ -135,7 +135,8 @@ func (j *job) envelope(choices []map[string]any, u any) map[string]any {
 	return e
 }
 
-// stream answers with server-sent events. An error before the first event is an ordinary error; later it is an event, and no [DONE] follows.
+// stream answers with server-sent events. An error before the first event is an ordinary error;
+// later it is an event, and no [DONE] follows.
 func (j *job) stream(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()

@@ -8,7 +8,8 @@ import (
 	"github.com/enginetest/enginetest/engine"
 )
 
-// metrics is GET /metrics, in Prometheus' text format. What vLLM measures too has vLLM's name, so that its dashboards work; the rest is enginetest's.
+// metrics is GET /metrics, in Prometheus' text format. What vLLM measures too has vLLM's name, so
+// that its dashboards work; the rest is enginetest's.
 func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) error {
 	var st engine.Stats
 	state := engine.Starting

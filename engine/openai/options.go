@@ -10,10 +10,10 @@ import (
 	"github.com/enginetest/enginetest/engine"
 )
 
-// Options say who may use a server and how much a request may ask for. The zero value of every field
-// is a usable default. A request beyond a bound is refused with a message that names the bound; what
-// all requests hold together is bounded by the engine (MaxWaitingSeqs and MaxWaitingBytes of
-// [engine.Config]), which refuses with status 429.
+// Options say who may use a server and how much a request may ask for. The zero value of every
+// field is a usable default. A request beyond a bound is refused with a message that names the
+// bound; what all requests hold together is bounded by the engine (MaxWaitingSeqs and
+// MaxWaitingBytes of [engine.Config]), which refuses with status 429.
 type Options struct {
 	Name string // the model's name in the API; "" is the base name of the checkpoint's folder
 
@@ -31,8 +31,8 @@ type Options struct {
 	ReadTimeout  time.Duration // for a request's body to arrive; 0 is 30 s
 	WriteTimeout time.Duration // for a client to take an answer, or one event of a stream; 0 is 1 min
 
-	// ClientOf names the client of a request: clients share the engine evenly. nil takes each network
-	// connection for a client.
+	// ClientOf names the client of a request: clients share the engine evenly. nil takes each
+	// network connection for a client.
 	ClientOf func(*http.Request) string
 }
 
@@ -63,8 +63,8 @@ func connectionOf(r *http.Request) string {
 //
 //	web := httptest.NewServer(openai.Handler(e, openai.Options{}))
 //
-// What the engine's checkpoint lacks for an endpoint, its tokenizer or chat template, is the answer to
-// requests that need it. The caller shuts the engine down.
+// What the engine's checkpoint lacks for an endpoint, its tokenizer or chat template, is the answer
+// to requests that need it. The caller shuts the engine down.
 func Handler(e *engine.Engine, o Options) *Server {
 	o.Name = cmp.Or(o.Name, filepath.Base(filepath.Clean(e.Config().Model)))
 	s := New(o)

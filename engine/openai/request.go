@@ -20,7 +20,8 @@ import (
 	"github.com/enginetest/enginetest/engine"
 )
 
-// common are the fields of both kinds of completions: OpenAI's, and after them vLLM's. A nil field was not given.
+// common are the fields of both kinds of completions: OpenAI's, and after them vLLM's. A nil field
+// was not given.
 type common struct {
 	Model            *string            `json:"model"`
 	MaxTokens        *int               `json:"max_tokens"`
@@ -54,12 +55,14 @@ type streamOptions struct {
 	IncludeObfuscation bool `json:"include_obfuscation"` // of stream sizes: OpenAI's; there is none here
 }
 
-// ignored fields cannot change an answer of this server: they name the caller, or ask for a service tier, a store or a cache key.
+// ignored fields cannot change an answer of this server: they name the caller, or ask for a service
+// tier, a store or a cache key.
 var ignored = []string{
 	"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id", "priority",
 }
 
-// refused fields change the answer in a way that this server does not know. The values listed are those that ask for nothing.
+// refused fields change the answer in a way that this server does not know. The values listed are
+// those that ask for nothing.
 var refused = map[string][]string{
 	"tools": {"[]"}, "tool_choice": {`"none"`, `"auto"`}, "parallel_tool_calls": {"true", "false"}, "functions": {"[]"}, "function_call": {`"none"`, `"auto"`},
 	"response_format": {`{"type":"text"}`}, "guided_json": nil, "guided_regex": nil, "guided_choice": nil, "guided_grammar": nil, "structured_outputs": nil,
@@ -87,8 +90,8 @@ func (o *streamOptions) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// readRequest fills a struct from a body. A large one waits for its turn to be worked on, which lasts
-// until the caller calls done.
+// readRequest fills a struct from a body. A large one waits for its turn to be worked on, which
+// lasts until the caller calls done.
 func (s *Server) readRequest(w http.ResponseWriter, r *http.Request, m *model, into any) (done func(), err error) {
 	b, closeBody, err := s.openBody(w, r)
 	if err != nil {
@@ -145,8 +148,8 @@ func (s *Server) bounds(m *model) bounds {
 	}
 }
 
-// turn lets one large body at a time be decoded, tokenized and rendered, so that the engine keeps the
-// other processors. Small ones need no turn.
+// turn lets one large body at a time be decoded, tokenized and rendered, so that the engine keeps
+// the other processors. Small ones need no turn.
 func (s *Server) turn(ctx context.Context, bytes int64) (done func(), err error) {
 	if bytes <= freeBody {
 		return func() {}, nil
@@ -324,7 +327,8 @@ func checkLogprobs(field string, k int) error {
 	return nil
 }
 
-// fieldName turns the engine's name of a field into the API's: MaxTokens → max_tokens, StopTokenIDs[1] → stop_token_ids[1].
+// fieldName turns the engine's name of a field into the API's: MaxTokens → max_tokens,
+// StopTokenIDs[1] → stop_token_ids[1].
 func fieldName(s string) string {
 	if strings.HasPrefix(s, "the prompt") {
 		return "prompt"

@@ -1,7 +1,8 @@
-// Package openai serves an engine over HTTP, in the shapes of OpenAI's API and with vLLM's extra fields: completions, chat completions, streams as
-// server-sent events, models, health and metrics.
+// Package openai serves an engine over HTTP, in the shapes of OpenAI's API and with vLLM's extra
+// fields: completions, chat completions, streams as server-sent events, models, health and metrics.
 //
-// Nothing that would change an answer is ignored. A field that this server does not know, or does not support, is refused by name:
+// Nothing that would change an answer is ignored. A field that this server does not know, or does
+// not support, is refused by name:
 //
 //	400 {"error":{"message":"temprature: unknown field","type":"invalid_request_error","param":"temprature","code":"unknown_parameter"}}
 //	400 {"error":{"message":"tools: not supported","type":"invalid_request_error","param":"tools","code":"unsupported_parameter"}}
@@ -76,8 +77,9 @@ func New(o Options) *Server {
 	return s
 }
 
-// SetModel starts to serve. e is the engine of the checkpoint in e.Config().Model, whose tokenizer and chat templates the server reads. A
-// checkpoint without a chat template, or with one that cannot be rendered, serves all but chat; the error, of chat only, is for a log.
+// SetModel starts to serve. e is the engine of the checkpoint in e.Config().Model, whose tokenizer
+// and chat templates the server reads. A checkpoint without a chat template, or with one that
+// cannot be rendered, serves all but chat; the error, of chat only, is for a log.
 func (s *Server) SetModel(e *engine.Engine) (chatError, err error) {
 	cfg := e.Config()
 	m := &model{engine: e, maxLen: cfg.MaxModelLen, vocab: 1 << 18}
@@ -221,7 +223,8 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 	return nil
 }
 
-// marshal leaves <, > and & as they are: special tokens are full of them. The text ends with a newline.
+// marshal leaves <, > and & as they are: special tokens are full of them. The text ends with a
+// newline.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -141,7 +141,8 @@ func TestPromptForms(t *testing.T) {
 	assert.Equal(t, "5", get(v, "choices", 0, "text"))
 }
 
-// TestStreamIsCompletion: the parts of a stream add up to the answer without one, for each choice, logprobs and usage included.
+// TestStreamIsCompletion: the parts of a stream add up to the answer without one, for each choice,
+// logprobs and usage included.
 func TestStreamIsCompletion(t *testing.T) {
 	_, _, url := serve(t, engine.Config{})
 	const ask = `"prompt": ["The lighthouse", "Once upon a time"], "n": 2, "seed": 7, "max_tokens": 24, "logprobs": 1, "temperature": 0.9`
@@ -333,7 +334,8 @@ func TestWithoutTemplateOrTokenizer(t *testing.T) {
 	assert.Len(t, get(v, "choices", 0, "token_ids"), 4)
 }
 
-// TestMessagesReachTheTemplate: keys in order, parts joined, arguments of tool calls as objects, variables of the request.
+// TestMessagesReachTheTemplate: keys in order, parts joined, arguments of tool calls as objects,
+// variables of the request.
 func TestMessagesReachTheTemplate(t *testing.T) {
 	templates, err := chat.Load(templateFolder(t, "{{ messages | tojson }}{{ thinking }}{{ add_generation_prompt }}"))
 	require.NoError(t, err)
@@ -361,7 +363,8 @@ func templateFolder(t *testing.T, source string) string {
 	return dir
 }
 
-// TestTemplateThatCannot: a checkpoint whose template this server lacks serves completions, and chat says what is missing.
+// TestTemplateThatCannot: a checkpoint whose template this server lacks serves completions, and
+// chat says what is missing.
 func TestTemplateThatCannot(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.CopyFS(dir, os.DirFS(fixtures.Bundled())))
@@ -416,7 +419,8 @@ func TestHealthModelsMetrics(t *testing.T) {
 	assert.Equal(t, "draining", get(v, "error", "code"))
 }
 
-// TestDisconnectAborts: a client that goes away, with and without a stream, leaves no request and no KV blocks behind.
+// TestDisconnectAborts: a client that goes away, with and without a stream, leaves no request and
+// no KV blocks behind.
 func TestDisconnectAborts(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		_, e, url := serve(t, engine.Config{})
@@ -441,7 +445,8 @@ func TestDisconnectAborts(t *testing.T) {
 	}
 }
 
-// TestEngineFails: requests that run and requests that come later are told of the cause, in the stream too.
+// TestEngineFails: requests that run and requests that come later are told of the cause, in the
+// stream too.
 func TestEngineFails(t *testing.T) {
 	e, err := engine.Open(t.Context(), engine.Config{
 		Model: fixtures.Bundled(), Faults: []engine.Fault{{Point: engine.FaultForward, After: 5, Action: engine.ActError, Text: "as planned"}},

@@ -69,7 +69,8 @@ func install() (remove func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if out, err := exec.Command("go", "build", "-o", dir, "github.com/enginetest/enginetest/cmd/enginetest").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", dir,
+		"github.com/enginetest/enginetest/cmd/enginetest").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
 	}
 	return func() { _ = os.RemoveAll(dir) }, os.Setenv("PATH", dir+string(filepath.ListSeparator)+os.Getenv("PATH"))

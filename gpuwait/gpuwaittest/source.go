@@ -68,7 +68,7 @@ func (s *Source) Set(uuid string, step Step) {
 	panic("gpuwaittest: no device " + uuid)
 }
 
-// Readings gives the times at which Memory was called for a device.
+// Readings returns the times at which Memory was called for a device.
 func (s *Source) Readings(uuid string) []time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

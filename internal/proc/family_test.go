@@ -161,7 +161,8 @@ func TestFamilyKnowsEscapes(t *testing.T) {
 	}
 }
 
-// eventually returns the process with this command line when it has settled: it is what it escapes to.
+// eventually returns the process with this command line when it has settled: it is what it escapes
+// to.
 func eventually(t *testing.T, f *Family, command string) (p Process) {
 	t.Helper()
 	var last []Escape
@@ -193,8 +194,11 @@ func ownChildren(t *testing.T) (pids []string) {
 }
 
 func TestOOMRise(t *testing.T) {
-	require.Equal(t, "the oom_kill counter of this cgroup rose from 3 to 4", oomRise(map[string]int{"of this cgroup": 3, "of this machine": 7}, map[string]int{"of this cgroup": 4, "of this machine": 8}))
-	require.Equal(t, "the oom_kill counter of this machine rose from 7 to 8", oomRise(map[string]int{"of this machine": 7}, map[string]int{"of this machine": 8}))
+	require.Equal(t, "the oom_kill counter of this cgroup rose from 3 to 4",
+		oomRise(map[string]int{"of this cgroup": 3, "of this machine": 7},
+			map[string]int{"of this cgroup": 4, "of this machine": 8}))
+	require.Equal(t, "the oom_kill counter of this machine rose from 7 to 8",
+		oomRise(map[string]int{"of this machine": 7}, map[string]int{"of this machine": 8}))
 	require.Empty(t, oomRise(map[string]int{"of this cgroup": 3}, map[string]int{"of this cgroup": 3}))
 }
 

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Inode identifies the open file behind a descriptor: the same number in another process is the same pipe. 0: none, or not known
-// on this system.
+// Inode identifies the open file behind a descriptor: the same number in another process is the
+// same pipe. 0: none, or not known on this system.
 func Inode(fd int) uint64 {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {
@@ -19,7 +19,8 @@ func Inode(fd int) uint64 {
 	return st.Ino
 }
 
-// InUse reports whether a living process has the file mapped or open, or is bound to it as a socket.
+// InUse reports whether a living process has the file mapped or open, or is bound to it as a
+// socket.
 func InUse(path string) bool {
 	for _, f := range rows("/proc/self/net/unix") {
 		if len(f) > 7 && f[7] == path {

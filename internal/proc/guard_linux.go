@@ -143,7 +143,8 @@ func (g *guard) failed(err error) error {
 	}
 	log := make([]byte, 2000)
 	n, _ := g.log.ReadAt(log, 0)
-	return fmt.Errorf("proc: the supervisor did not start: %v; it printed: %q", state, strings.TrimSpace(string(log[:n])))
+	return fmt.Errorf("proc: the supervisor did not start: %v; it printed: %q", state,
+		strings.TrimSpace(string(log[:n])))
 }
 
 // startError is the error that cmd.Start would have returned.

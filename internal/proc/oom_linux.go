@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// oomKills reads the counters of OOM kills that can be read: of this process's memory cgroup, and of the whole machine.
+// oomKills reads the counters of OOM kills that can be read: of this process's memory cgroup, and
+// of the whole machine.
 func oomKills() map[string]int {
 	counts := map[string]int{}
 	if file := oomFile(); file != "" {
@@ -64,7 +65,10 @@ func oomFile() string {
 		case f[0] == "0":
 			candidates = []string{"/sys/fs/cgroup" + f[2] + "/memory.events", "/sys/fs/cgroup/memory.events"}
 		case hasField(f[1], "memory"):
-			candidates = []string{"/sys/fs/cgroup/memory" + f[2] + "/memory.oom_control", "/sys/fs/cgroup/memory/memory.oom_control"}
+			candidates = []string{
+				"/sys/fs/cgroup/memory" + f[2] + "/memory.oom_control",
+				"/sys/fs/cgroup/memory/memory.oom_control",
+			}
 		}
 		for _, c := range candidates {
 			if _, ok := oomCount(filepath.Clean(c)); ok {

@@ -57,7 +57,8 @@ func rows(path string) [][]string {
 	return table
 }
 
-// address decodes "0100007F:1F90": 32-bit words in the machine's byte order (little endian), then the port.
+// address decodes "0100007F:1F90": 32-bit words in the machine's byte order (little endian), then
+// the port.
 func address(s string) string {
 	host, port, _ := strings.Cut(s, ":")
 	b, err := hex.DecodeString(host)

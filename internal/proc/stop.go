@@ -17,7 +17,7 @@ type StopOptions struct {
 	Settle time.Duration  // how long the others may take to end by themselves after the leader
 	Limit  time.Duration  // how long to wait for what SIGKILL ends; 10 s by default
 
-	// Forward sends Signal to the others too when Settle is over, and gives them Grace: a wrapper
+	// Forward sends Signal to the others too when Settle is over, and returns them Grace: a wrapper
 	// script does not hand on the signal that ends it.
 	Forward bool
 }
@@ -71,7 +71,8 @@ func (r StopReport) String() string {
 		fmt.Fprintf(&b, "%v outlived it: %s\n", o.Process, o.Fate)
 	}
 	if len(r.Orphans) > 0 {
-		fmt.Fprintf(&b, "orphans: waited %v, killed in %v\n", r.Settle.Round(time.Microsecond), r.Reap.Round(time.Microsecond))
+		fmt.Fprintf(&b, "orphans: waited %v, killed in %v\n", r.Settle.Round(time.Microsecond),
+			r.Reap.Round(time.Microsecond))
 	}
 	if r.Lost {
 		b.WriteString("something killed the supervisor: processes without the family's mark may be alive\n")
@@ -82,9 +83,10 @@ func (r StopReport) String() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// Stop ends the family: a signal and a grace for the leader, SIGKILL, then the same for what outlived
-// it. It returns when no process is left and this process holds nothing of the family. When ctx ends,
-// the graces do, but not the wait for what SIGKILL ends. A second call returns the first one's report.
+// Stop ends the family: a signal and a grace for the leader, SIGKILL, then the same for what
+// outlived it. It returns when no process is left and this process holds nothing of the family.
+// When ctx ends, the graces do, but not the wait for what SIGKILL ends. A second call returns the
+// first one's report.
 func (f *Family) Stop(ctx context.Context, o StopOptions) StopReport {
 	f.stop.Do(func() {
 		s := stopping{f, ctx, o, &f.report}

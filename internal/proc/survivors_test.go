@@ -173,8 +173,8 @@ func (s *scene) killAll() {
 	}
 }
 
-// The server, the launcher and the test process are killed at random moments, alone and together, in
-// any order. 100 rounds per escape with ENGINETEST_LONG=1, else one.
+// The server, the launcher and the test process are killed at random moments, alone and together,
+// in any order. 100 rounds per escape with ENGINETEST_LONG=1, else one.
 func TestNoSurvivorOfAFamily(t *testing.T) {
 	rounds := 1
 	if os.Getenv("ENGINETEST_LONG") != "" {

@@ -1,4 +1,5 @@
-// Package procfs reads what Linux says of other processes (proc(5)). Elsewhere, and of a process that is gone or not visible, it has nothing.
+// Package procfs reads what Linux says of other processes (proc(5)). Elsewhere, and of a process
+// that is gone or not visible, it has nothing.
 package procfs
 
 import (
@@ -9,7 +10,7 @@ import (
 	"strings"
 )
 
-// Read gives a file of /proc/PID, nil when it cannot be read.
+// Read returns a file of /proc/PID, nil when it cannot be read.
 func Read(pid int, name string) []byte {
 	b, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), name))
 	return b
@@ -45,8 +46,8 @@ func StatOf(pid int) (s Stat, ok bool) {
 	return s, true
 }
 
-// CommandLine is the command and its arguments, without the program's folder and what is beyond 100 bytes; the program's name where there is none:
-// just after a fork, and of the dead.
+// CommandLine is the command and its arguments, without the program's folder and what is beyond 100
+// bytes; the program's name where there is none: just after a fork, and of the dead.
 func CommandLine(pid int) string {
 	args := strings.Split(strings.TrimRight(string(Read(pid, "cmdline")), "\x00"), "\x00")
 	if args[0] == "" {
@@ -65,7 +66,8 @@ func CommandLine(pid int) string {
 	return line
 }
 
-// Variable is a variable of the environment that the process was started with; the last one wins, as in os/exec.
+// Variable is a variable of the environment that the process was started with; the last one wins,
+// as in os/exec.
 func Variable(pid int, name string) (value string, ok bool) {
 	for kv := range bytes.SplitSeq(Read(pid, "environ"), []byte{0}) {
 		if v, found := bytes.CutPrefix(kv, []byte(name+"=")); found {

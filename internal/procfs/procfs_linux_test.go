@@ -24,7 +24,9 @@ func TestOddName(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	pid := cmd.Process.Pid
-	require.Eventually(t, func() bool { return procfs.CommandLine(pid) == "a) Z 1 (b -c read line" }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return procfs.CommandLine(pid) == "a) Z 1 (b -c read line"
+	}, time.Minute, time.Millisecond)
 	st, ok := procfs.StatOf(pid)
 	require.True(t, ok)
 	require.Equal(t, "a) Z 1 (b", st.Command)

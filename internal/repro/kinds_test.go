@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The printed command runs the test that printed it, and of its kind no other. ENGINETEST_LONG=1 tries every kind, an ordinary run
-// one benchmark.
+// The printed command runs the test that printed it, and of its kind no other. ENGINETEST_LONG=1
+// tries every kind, an ordinary run one benchmark.
 func TestTheCommandRunsTheTestAgain(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a test binary and runs it many times")
 	}
-	out, err := exec.Command("go", "test", "./testdata/kinds", "-bench=.", "-benchtime=1x", "-count=1", "-v").CombinedOutput()
+	out, err := exec.Command("go", "test", "./testdata/kinds", "-bench=.", "-benchtime=1x", "-count=1",
+		"-v").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	all := os.Getenv("ENGINETEST_LONG") != ""
 	said := regexp.MustCompile(`(?m)^ran (.*)\nagain: (.*)$`)
@@ -55,6 +56,7 @@ func TestSelection(t *testing.T) {
 
 	defer func(was func() bool) { underGinkgo = was }(underGinkgo)
 	underGinkgo = func() bool { return true }
-	assert.Equal(t, "-ginkgo.focus='^Test engines, it'\\''s said, wake up$'", selection("Test engines, it's said, wake up"))
+	assert.Equal(t, "-ginkgo.focus='^Test engines, it'\\''s said, wake up$'",
+		selection("Test engines, it's said, wake up"))
 	assert.Equal(t, "-run '^TestA$'", selection("TestA"), "a plain test beside Ginkgo's")
 }

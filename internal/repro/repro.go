@@ -11,7 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Package is the import path of the package that this test binary tests; "" when that is not recorded.
+// Package is the import path of the package that this test binary tests; "" when that is not
+// recorded.
 func Package() string {
 	if info, ok := debug.ReadBuildInfo(); ok && strings.HasSuffix(info.Path, ".test") {
 		return strings.TrimSuffix(info.Path, ".test")
@@ -19,8 +20,9 @@ func Package() string {
 	return ""
 }
 
-// Command returns the go test command that runs a test again, quoted for a shell, with the build flags that decide what the test
-// does. test is what the test's Name method returns: of a test, a benchmark, a fuzz target, or a Ginkgo spec.
+// Command returns the go test command that runs a test again, quoted for a shell, with the build
+// flags that decide what the test does. test is what the test's Name method returns: of a test, a
+// benchmark, a fuzz target, or a Ginkgo spec.
 func Command(pkg, test string) string {
 	return fmt.Sprintf("go test %s%s %s -count=1", flags(), pkg, selection(test))
 }
@@ -41,7 +43,8 @@ func selection(test string) string {
 // underGinkgo reports whether this test binary has Ginkgo's flags; tests replace it.
 var underGinkgo = func() bool { return flag.Lookup("ginkgo.focus") != nil }
 
-// isKind reports whether a name is that of a function of the testing package, or of a subtest of one: the text of a spec is not.
+// isKind reports whether a name is that of a function of the testing package, or of a subtest of
+// one: the text of a spec is not.
 func isKind(test, prefix string) bool {
 	top, _, _ := strings.Cut(test, "/")
 	rest, ok := strings.CutPrefix(top, prefix)

@@ -21,7 +21,8 @@ const (
 	tightBlocks = 12
 )
 
-// Config is a configuration in which a step takes few tokens, so that prompts are computed in pieces.
+// Config is a configuration in which a step takes few tokens, so that prompts are computed in
+// pieces.
 func Config(core engine.Core, devices int) engine.Config {
 	return engine.Config{
 		Model: fixtures.Bundled(), Device: "cpu", Core: core, TensorParallel: devices, MaxModelLen: 512,

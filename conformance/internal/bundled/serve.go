@@ -18,7 +18,8 @@ import (
 // envServe makes a program that calls ServeIfTold a server at the address that is its value.
 const envServe = "CONFORMANCE_SERVE"
 
-// ServeIfTold serves the bundled model when this process was started by Served, and does not return then.
+// ServeIfTold serves the bundled model when this process was started by Served, and does not return
+// then.
 func ServeIfTold() {
 	address := os.Getenv(envServe)
 	if address == "" {
@@ -31,13 +32,15 @@ func ServeIfTold() {
 	os.Exit(0)
 }
 
-// Served starts this program again as a server of the bundled model. It must call ServeIfTold first of all.
+// Served starts this program again as a server of the bundled model. It must call ServeIfTold first
+// of all.
 func Served() (server.Opener, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return server.Command(self).With(server.Env(envServe+"=127.0.0.1:"+server.Port), server.Speaks(server.ProtocolEnginetest), server.Name("served")), nil
+	return server.Command(self).With(server.Env(envServe+"=127.0.0.1:"+server.Port),
+		server.Speaks(server.ProtocolEnginetest), server.Name("served")), nil
 }
 
 // serve answers until SIGTERM.

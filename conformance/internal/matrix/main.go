@@ -1,5 +1,5 @@
-// Command matrix runs the conformance suite against several engines and prints a table of property ×
-// engine. With -w it replaces the table of a document:
+// Command matrix runs the conformance suite against several engines and prints a table of property
+// × engine. With -w it replaces the table of a document:
 //
 //	go run ./conformance/internal/matrix -w docs/conformance.md
 //	go run ./conformance/internal/matrix -attach llama-server=http://127.0.0.1:8080
@@ -91,7 +91,10 @@ func engines(dir string) (list []column, err error) {
 		name    string
 		core    engine.Core
 		devices int
-	}{{"in process", engine.InProcess, 1}, {"in a child", engine.ChildProcess, 1}, {"two devices", engine.InProcess, 2}} {
+	}{{"in process", engine.InProcess, 1}, {"in a child", engine.ChildProcess, 1}, {
+		"two devices", engine.InProcess,
+		2,
+	}} {
 		cfg := bundled.Config(x.core, x.devices)
 		own := fmt.Sprintf("%s/%d", dir, i)
 		if err := os.Mkdir(own, 0o755); err != nil {
@@ -163,5 +166,6 @@ func replace(file, table string) error {
 	if !ok || !ok2 {
 		return fmt.Errorf("%s has no lines %q and %q", file, strings.TrimSpace(begin), strings.TrimSpace(end))
 	}
-	return os.WriteFile(file, bytes.Join([][]byte{before, []byte(begin), []byte(table), []byte(end), after}, nil), 0o644)
+	return os.WriteFile(file, bytes.Join([][]byte{before, []byte(begin), []byte(table), []byte(end), after}, nil),
+		0o644)
 }

@@ -1,5 +1,5 @@
-// Command subject runs the conformance suite against the bundled engine and prints the report as JSON.
-// Mutants of the engine are built into it with go build -overlay.
+// Command subject runs the conformance suite against the bundled engine and prints the report as
+// JSON. Mutants of the engine are built into it with go build -overlay.
 package main
 
 import (
@@ -55,7 +55,8 @@ func run() error {
 	if *served {
 		opts = bundled.ServerOptions()
 	}
-	opts = append(opts, conformance.Name(*name), conformance.Only(expr), conformance.Draws(*draws), conformance.Short(*short), conformance.Limit(*limit))
+	opts = append(opts, conformance.Name(*name), conformance.Only(expr), conformance.Draws(*draws),
+		conformance.Short(*short), conformance.Limit(*limit))
 	report, err := check(cfg, *served, opts)
 	if err != nil {
 		return err

@@ -2,8 +2,8 @@ package chat
 
 import "fmt"
 
-// Jinja looks at a.b as an attribute first and as an item then; at a["b"] the other way round. Of the values here, only methods, a loop's and a
-// namespace's names are attributes.
+// Jinja looks at a.b as an attribute first and as an item then; at a["b"] the other way round. Of
+// the values here, only methods, a loop's and a namespace's names are attributes.
 
 func (e *attribute) eval(r *run, s *scope) any {
 	v := e.e.eval(r, s)

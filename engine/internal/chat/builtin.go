@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// builtin is a filter or a method: what it is used on, and its arguments in the order of its parameters.
+// builtin is a filter or a method: what it is used on, and its arguments in the order of its
+// parameters.
 type builtin struct {
 	params string // "width first? blank?": a question mark is optional, "*" is any number more
 	f      func(r *run, v any, a []any) any

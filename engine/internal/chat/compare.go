@@ -89,7 +89,8 @@ func (r *run) same(a, b any) bool {
 	return false
 }
 
-// compare is -1, 0 or 1 for Python's ordering, over numbers and over texts; 2 when one is not a number (NaN).
+// compare is -1, 0 or 1 for Python's ordering, over numbers and over texts; 2 when one is not a
+// number (NaN).
 func (r *run) compare(op string, a, b any) int {
 	r.defined(a)
 	r.defined(b)

@@ -367,7 +367,8 @@ func (r *run) floats(op string, a, b float64) any {
 	return math.Floor((a - m) / b)
 }
 
-// power is Python's: where Go has an infinity, or no number, Python has an error or a complex number.
+// power is Python's: where Go has an infinity, or no number, Python has an error or a complex
+// number.
 func (r *run) power(a, b float64) float64 {
 	p := math.Pow(a, b)
 	finite := !math.IsInf(a, 0) && !math.IsInf(b, 0)

@@ -326,7 +326,8 @@ func (p *parser) call(e expr) expr {
 	return &call{line: t.line, f: e, args: p.args()}
 }
 
-// filter reads filters behind e. Without bars: one filter whose name comes first, and more behind bars.
+// filter reads filters behind e. Without bars: one filter whose name comes first, and more behind
+// bars.
 func (p *parser) filter(e expr, named bool) expr {
 	var n chain
 	for named || p.isOp("|") {

@@ -13,7 +13,8 @@ import (
 	"unicode/utf16"
 )
 
-// DecodeJSON reads one JSON value: objects as *Dict, with their keys in order, arrays as []any, numbers as int64 or float64.
+// DecodeJSON reads one JSON value: objects as *Dict, with their keys in order, arrays as []any,
+// numbers as int64 or float64.
 func DecodeJSON(data []byte) (any, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()

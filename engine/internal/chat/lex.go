@@ -53,7 +53,8 @@ var (
 	ops      = []string{"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=", ".", ":", "|", ",", ";"}
 )
 
-// lexer cuts a template into tokens, with Jinja's rules for white space under trim_blocks and lstrip_blocks.
+// lexer cuts a template into tokens, with Jinja's rules for white space under trim_blocks and
+// lstrip_blocks.
 type lexer struct {
 	src       string
 	pos       int

@@ -31,8 +31,9 @@ type Conversation struct {
 	Now                 func() time.Time // for strftime_now; nil is time.Now
 }
 
-// Load reads the chat templates of a checkpoint's folder: chat_template.jinja, additional_chat_templates/NAME.jinja, and chat_template in
-// tokenizer_config.json, a text or a list of named ones; as in transformers, files go first. [ErrNoTemplate] when there is none.
+// Load reads the chat templates of a checkpoint's folder: chat_template.jinja,
+// additional_chat_templates/NAME.jinja, and chat_template in tokenizer_config.json, a text or a
+// list of named ones; as in transformers, files go first. [ErrNoTemplate] when there is none.
 func Load(dir string) (*Templates, error) {
 	t := &Templates{byName: map[string]*Template{}, refused: map[string]error{}, special: &Dict{}}
 	if err := t.config(filepath.Join(dir, "tokenizer_config.json")); err != nil {
@@ -144,8 +145,8 @@ func (t *Templates) Names() []string {
 	})
 }
 
-// Render turns a conversation into a prompt, until its context ends. Without a name, it takes the template "tool_use" when there are tools and such a template, and else
-// "default".
+// Render turns a conversation into a prompt, until its context ends. Without a name, it takes the
+// template "tool_use" when there are tools and such a template, and else "default".
 func (t *Templates) Render(ctx context.Context, c Conversation) (string, error) {
 	name := c.Template
 	if name == "" {

@@ -32,7 +32,8 @@ func methodsOf(v any) map[string]builtin {
 	return nil
 }
 
-// knownMethod says whether anything has a method of this name, so that a template that calls another can be refused when it is read.
+// knownMethod says whether anything has a method of this name, so that a template that calls
+// another can be refused when it is read.
 func knownMethod(name string) bool {
 	for _, m := range []map[string]builtin{textMethods, dictMethods, listMethods} {
 		if _, ok := m[name]; ok {

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// parser reads statements; expr.go reads expressions. The grammar and its precedences are those of Jinja's own parser.
+// parser reads statements; expr.go reads expressions. The grammar and its precedences are those of
+// Jinja's own parser.
 type parser struct {
 	tokens []token
 	pos    int
@@ -80,7 +81,8 @@ func (p *parser) template() []stmt {
 	return body
 }
 
-// statements reads up to one of the tags in ends, whose name it gives with the parser behind it; without ends, up to the end of the template.
+// statements reads up to one of the tags in ends, whose name it gives with the parser behind it;
+// without ends, up to the end of the template.
 func (p *parser) statements(ends ...string) (body []stmt, end string) {
 	defer p.deeper()()
 	begin := p.peek().line
@@ -118,7 +120,8 @@ func (p *parser) end(kind tokenKind) {
 	p.take()
 }
 
-// block reads the rest of a tag, and the statements up to one of ends, with the parser behind its name.
+// block reads the rest of a tag, and the statements up to one of ends, with the parser behind its
+// name.
 func (p *parser) block(ends ...string) ([]stmt, string) {
 	p.end(tokBlockEnd)
 	return p.statements(ends...)

@@ -1,9 +1,11 @@
-// Package chat renders Hugging Face chat templates: the part of Jinja that they use, with the settings that transformers gives it
-// (trim_blocks, lstrip_blocks, the generation tag, break and continue, tojson in Python's form), over values that keep the order of their keys.
+// Package chat renders Hugging Face chat templates: the part of Jinja that they use, with the
+// settings that transformers gives it (trim_blocks, lstrip_blocks, the generation tag, break and
+// continue, tojson in Python's form), over values that keep the order of their keys.
 //
-// A template is a program from a checkpoint, so it is bounded: its size, its nesting, its steps and what it prints. What it may not do in
-// transformers (change a list, reach a private attribute) it may not do here; what this package lacks is refused by name, when the template is
-// read where that can be seen.
+// A template is a program from a checkpoint, so it is bounded: its size, its nesting, its steps and
+// what it prints. What it may not do in transformers (change a list, reach a private attribute) it
+// may not do here; what this package lacks is refused by name, when the template is read where that
+// can be seen.
 //
 // What it prints when it fails:
 //

@@ -33,8 +33,8 @@ func (c *endsAfter) Err() error {
 	return nil
 }
 
-// TestRenderStopsWithItsContext: a template that runs for long asks for the end of its context every
-// so many steps, and stops there.
+// TestRenderStopsWithItsContext: a template that runs for long asks for the end of its context
+// every so many steps, and stops there.
 func TestRenderStopsWithItsContext(t *testing.T) {
 	for _, source := range []string{
 		"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",

@@ -9,18 +9,21 @@ import (
 	"unicode/utf8"
 )
 
-// A value is Python's, as one of: nil (None), bool, int64, float64, string, []any (a list), tuple, *Dict, and inside the interpreter undefined,
-// *lazy, *namespace, *loop, method, function and *macro. Lists are never changed in place, so they may be shared.
+// A value is Python's, as one of: nil (None), bool, int64, float64, string, []any (a list), tuple,
+// *Dict, and inside the interpreter undefined, *lazy, *namespace, *loop, method, function and
+// *macro. Lists are never changed in place, so they may be shared.
 
 type tuple []any
 
-// undefined is a variable or an attribute that is not there: it prints as nothing, and anything else fails.
+// undefined is a variable or an attribute that is not there: it prints as nothing, and anything
+// else fails.
 type undefined struct{ what string }
 
 // namespace is the one object that a template may change.
 type namespace struct{ vars map[string]any }
 
-// lazy is what Python computes when it is asked: a generator of a filter, which gives its items once and is always true, or a view of a dict.
+// lazy is what Python computes when it is asked: a generator of a filter, which gives its items
+// once and is always true, or a view of a dict.
 type lazy struct {
 	items []any
 	view  bool

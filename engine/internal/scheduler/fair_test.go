@@ -69,8 +69,8 @@ func TestHogOfBlocksDelaysNoNewcomer(t *testing.T) {
 	r.drain(t)
 }
 
-// Clients that queue without end get the same number of places, whatever they queue and in whichever
-// order they came; with few places and short outputs they take turns.
+// Clients that queue without end get the same number of places, whatever they queue and in
+// whichever order they came; with few places and short outputs they take turns.
 func TestClientsShareEvenly(t *testing.T) {
 	for _, output := range []int{1, 30} {
 		r := newRig(t, Config{MaxSeqs: 3, MaxTokens: 64, Chunked: true}, 512, 4, true)
@@ -92,7 +92,8 @@ func TestClientsShareEvenly(t *testing.T) {
 	}
 }
 
-// A client that has been away starts at the others' virtual time: it neither owes nor is owed turns.
+// A client that has been away starts at the others' virtual time: it neither owes nor is owed
+// turns.
 func TestAbsenceEarnsNothing(t *testing.T) {
 	r := newRig(t, Config{MaxSeqs: 1, MaxTokens: 64, Chunked: true}, 512, 4, true)
 	queueFor(t, r, "a", 200, 1)
@@ -114,7 +115,8 @@ func TestAbsenceEarnsNothing(t *testing.T) {
 	assert.Empty(t, r.clients.byKey, "clients are forgotten with their last sequence")
 }
 
-// Sequences leave a queue in constant time: a request of n sequences that ends takes n steps, not n².
+// Sequences leave a queue in constant time: a request of n sequences that ends takes n steps, not
+// n².
 func TestManySequencesEndInLinearTime(t *testing.T) {
 	end := func(n int) time.Duration {
 		r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 64, Chunked: true}, 512, 4, true)

@@ -12,7 +12,8 @@ type Tier interface {
 	Store(keys []kvcache.Hash, blocks []int32)
 	// Match says how many of the blocks it can load, from the first on.
 	Match(keys []kvcache.Hash) int
-	// Load copies blocks to the device; Finish calls done with how many came, unless the load was given up.
+	// Load copies blocks to the device; Finish calls done with how many came, unless the load was
+	// given up.
 	Load(keys []kvcache.Hash, blocks []int32, done func(loaded int)) (giveUp func())
 	// CancelStore gives up a store to free its block; false when there is none.
 	CancelStore() bool
@@ -20,8 +21,8 @@ type Tier interface {
 	Finish()
 }
 
-// fetch is a load of a waiting sequence's prefix. The sequence is in no queue meanwhile. What came is in the prefix cache afterwards, where the
-// sequence finds it like any other hit.
+// fetch is a load of a waiting sequence's prefix. The sequence is in no queue meanwhile. What came
+// is in the prefix cache afterwards, where the sequence finds it like any other hit.
 type fetch struct {
 	seq    *Seq
 	first  kvcache.Hash // of the blocks that are loaded

@@ -142,7 +142,8 @@ func TestFetchAgainAfterAPreemption(t *testing.T) {
 	require.NoError(t, tier.Close(t.Context()))
 }
 
-// A running sequence needs the blocks that copies hold: the copies are given up, and nobody is preempted.
+// A running sequence needs the blocks that copies hold: the copies are given up, and nobody is
+// preempted.
 func TestCopiesYield(t *testing.T) {
 	r := newRig(t, Config{8, 64, true}, 8, 4, true)
 	tier, f := withTier(t, r, 100)
@@ -215,7 +216,8 @@ func TestOneFetchForAll(t *testing.T) {
 	require.NoError(t, tier.Close(t.Context()))
 }
 
-// Whatever the sizes, the failures and the order: a sequence gives what it gives alone, and no block is lost.
+// Whatever the sizes, the failures and the order: a sequence gives what it gives alone, and no
+// block is lost.
 func TestAnyScheduleWithATierGivesTheSameOutput(t *testing.T) {
 	var loaded, failed, lost, preempted int
 	rapid.Check(t, func(t *rapid.T) {

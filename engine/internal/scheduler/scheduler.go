@@ -1,14 +1,16 @@
-// Package scheduler decides what each engine step computes, in the way of vLLM V1: there is no prefill or decode phase, only sequences whose
-// computed tokens catch up with the tokens they have, under one budget of tokens a step.
+// Package scheduler decides what each engine step computes, in the way of vLLM V1: there is no
+// prefill or decode phase, only sequences whose computed tokens catch up with the tokens they have,
+// under one budget of tokens a step.
 //
-// Running sequences come first, in order of admission; then waiting ones are admitted as long as the budget, the number of sequences and the
-// KV blocks allow. When blocks run out, a running sequence is preempted: it loses its blocks, keeps its tokens and its sampler, and is
-// computed again later, so its output is the same.
+// Running sequences come first, in order of admission; then waiting ones are admitted as long as
+// the budget, the number of sequences and the KV blocks allow. When blocks run out, a running
+// sequence is preempted: it loses its blocks, keeps its tokens and its sampler, and is computed
+// again later, so its output is the same.
 //
 // Clients share the places of a step evenly (max-min fairness): the client with the fewest running
 // sequences is admitted first, and while it waits without a place, a client that has at least two
-// more loses its newest one. One client's sequences are served in order of arrival. So a client with
-// any number of sequences delays another one by what its even share takes, whatever it queues.
+// more loses its newest one. One client's sequences are served in order of arrival. So a client
+// with any number of sequences delays another one by what its even share takes, whatever it queues.
 package scheduler
 
 import (
@@ -103,7 +105,8 @@ func (s *Scheduler) Add(q *Seq) error {
 	return nil
 }
 
-// Finish takes a sequence out, in whatever state it is, and frees its blocks. A second call has no effect.
+// Finish takes a sequence out, in whatever state it is, and frees its blocks. A second call has no
+// effect.
 func (s *Scheduler) Finish(q *Seq) {
 	if q.done {
 		return
@@ -158,8 +161,9 @@ func (s *Scheduler) Running() int { return len(s.running) }
 // Preemptions counts how often a sequence lost its blocks.
 func (s *Scheduler) Preemptions() int { return s.preemptions }
 
-// Schedule gives the next step and its sequences, one for each Seq of the batch; nil when there is nothing to compute now. Both are valid until the
-// next call. After the step, call Computed for each sequence that went well and Finish for each that is over.
+// Schedule gives the next step and its sequences, one for each Seq of the batch; nil when there is
+// nothing to compute now. Both are valid until the next call. After the step, call Computed for
+// each sequence that went well and Finish for each that is over.
 func (s *Scheduler) Schedule() (*modelrunner.Batch, []*Seq) {
 	if s.tier != nil {
 		s.tier.Finish()
@@ -299,8 +303,8 @@ func (s *Scheduler) put(q *Seq, n int) {
 	s.seqs = append(s.seqs, q)
 }
 
-// Computed enters the step's tokens of a sequence as computed. Call it before what was sampled is appended to Tokens. It gives the position of
-// the first of them.
+// Computed enters the step's tokens of a sequence as computed. Call it before what was sampled is
+// appended to Tokens. It gives the position of the first of them.
 func (s *Scheduler) Computed(q *Seq) (first int) {
 	first = q.computed
 	q.computed += q.scheduled

@@ -173,7 +173,8 @@ func TestFollowersOutliveTheLeader(t *testing.T) {
 	assert.Equal(t, want(r, ids(9, 0), 4), q.Tokens)
 }
 
-// Prompt log-probabilities come for every position, in chunks, after a preemption in the middle of the prompt, and with the prefix cached.
+// Prompt log-probabilities come for every position, in chunks, after a preemption in the middle of
+// the prompt, and with the prefix cached.
 func TestPromptLogprobs(t *testing.T) {
 	r := newRig(t, Config{8, 4, true}, 16, 4, true)
 	warm := seq(ids(12, 0), 2)
@@ -194,7 +195,8 @@ func TestPromptLogprobs(t *testing.T) {
 	assert.Equal(t, warm.Tokens, q.Tokens)
 }
 
-// Whatever the sizes, the budget and the order of arrivals and departures: each sequence gives what it gives alone.
+// Whatever the sizes, the budget and the order of arrivals and departures: each sequence gives what
+// it gives alone.
 func TestAnyScheduleGivesTheSameOutput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 5).Draw(t, "block size")

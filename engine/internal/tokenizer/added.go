@@ -17,7 +17,8 @@ type addedToken struct {
 	Special    bool   `json:"special"`
 }
 
-// addedTokens finds them: those of the raw text first, then in what is left, normalized, the others.
+// addedTokens finds them: those of the raw text first, then in what is left, normalized, the
+// others.
 type addedTokens struct {
 	raw, normalized trie
 	special         map[int32]bool

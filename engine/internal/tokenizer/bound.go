@@ -52,8 +52,8 @@ type shrinkage struct {
 	drops  bool // the pre-tokenizer drops separators
 }
 
-// A canonical composition joins at most four marks with a letter, a compatibility form makes one byte
-// of at most four, and a lower case one of at most three. No character needs as much as this.
+// A canonical composition joins at most four marks with a letter, a compatibility form makes one
+// byte of at most four, and a lower case one of at most three. No character needs as much as this.
 const (
 	shrinkForm  = 8
 	shrinkLower = 3

@@ -10,7 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// oddText draws what tokenizers trip over: spaces of all kinds, marks, unknown characters, bad UTF-8.
+// oddText draws what tokenizers trip over: spaces of all kinds, marks, unknown characters, bad
+// UTF-8.
 func oddText(t *rapid.T) string {
 	parts := rapid.SliceOfN(rapid.OneOf(
 		rapid.StringMatching(`[a-zA-Z ',.0-9▁]{1,12}`),

@@ -6,8 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// bpe is the byte-pair-encoding model: it splits a word into characters (bytes, in a byte-level vocabulary) and then merges neighbours, the
-// merge of the lowest rank first and of equal ones the leftmost.
+// bpe is the byte-pair-encoding model: it splits a word into characters (bytes, in a byte-level
+// vocabulary) and then merges neighbours, the merge of the lowest rank first and of equal ones the
+// leftmost.
 type bpe struct {
 	vocab        map[string]int32 // as spelled in the file
 	merges       map[uint64]merge // by pair of ids
@@ -25,7 +26,8 @@ type merge struct{ rank, id int32 }
 
 func pair(a, b int32) uint64 { return uint64(uint32(a))<<32 | uint64(uint32(b)) }
 
-// scratch is one encoding's working memory and its bounds. It remembers short words, because text repeats them.
+// scratch is one encoding's working memory and its bounds. It remembers short words, because text
+// repeats them.
 type scratch struct {
 	ctx  context.Context
 	most int   // tokens
@@ -52,7 +54,8 @@ func newScratch(ctx context.Context, most int) *scratch {
 // askEvery is how many words are encoded between two looks at the context.
 const askEvery = 64
 
-// goesOn reports whether the encoding, with n tokens so far, is within its bounds. If not, err says why.
+// goesOn reports whether the encoding, with n tokens so far, is within its bounds. If not, err says
+// why.
 func (s *scratch) goesOn(n int) bool {
 	if s.err == nil && n > s.most {
 		s.err = &TooLongError{AtLeast: n, Most: s.most}
@@ -103,7 +106,8 @@ func (m *bpe) merge(out []int32, word string, s *scratch) []int32 {
 	} else {
 		s.ids = m.chars(s.ids[:0], word)
 	}
-	// Scanning for the best pair again and again is quadratic but has no overhead: a heap pays only on long words.
+	// Scanning for the best pair again and again is quadratic but has no overhead: a heap pays only
+	// on long words.
 	if len(s.ids) <= shortWord {
 		return append(out, m.mergeShort(s.ids)...)
 	}

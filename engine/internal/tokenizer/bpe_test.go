@@ -29,7 +29,8 @@ func TestHeapAndScanAgree(t *testing.T) {
 	})
 }
 
-// A text of n bytes must take about n log n at worst: what is quadratic takes 64 times as long for 8 times the length.
+// A text of n bytes must take about n log n at worst: what is quadratic takes 64 times as long for
+// 8 times the length.
 func TestNothingIsQuadratic(t *testing.T) {
 	spaces, err := Parse([]byte(file("added_tokens", `[{"id":5,"content":"  ","lstrip":true,"rstrip":true},{"id":6,"content":"   ","rstrip":true}]`)))
 	require.NoError(t, err)
@@ -44,7 +45,8 @@ func TestNothingIsQuadratic(t *testing.T) {
 		{"spaces that are tokens and strip spaces", "          ", spaces},
 	} {
 		best := map[int]time.Duration{12_500: time.Hour, 100_000: time.Hour}
-		// Quadratic work takes 64 times as long in every round; linear work takes 8 times as long in a round that nobody disturbs.
+		// Quadratic work takes 64 times as long in every round; linear work takes 8 times as long
+		// in a round that nobody disturbs.
 		linear := func() bool {
 			for n := range best {
 				word := strings.Repeat(row.unit, n/len(row.unit))

@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// A byte-level vocabulary spells each byte as a printable character: GPT-2's table. Printable ASCII and Latin-1 stand for themselves, the
-// other 68 bytes for U+0100 onwards.
+// A byte-level vocabulary spells each byte as a printable character: GPT-2's table. Printable ASCII
+// and Latin-1 stand for themselves, the other 68 bytes for U+0100 onwards.
 var (
 	byteToRune [256]rune
 	runeToByte = make(map[rune]byte, 256)
@@ -38,8 +38,8 @@ func unspell(token string) (string, bool) {
 	return string(b), true
 }
 
-// validUTF8 replaces what is not UTF-8 by U+FFFD, one for each maximal part of a character (Unicode 15, section 3.9; Rust's
-// from_utf8_lossy and Python's errors="replace" do the same).
+// validUTF8 replaces what is not UTF-8 by U+FFFD, one for each maximal part of a character (Unicode
+// 15, section 3.9; Rust's from_utf8_lossy and Python's errors="replace" do the same).
 func validUTF8(s string) string {
 	var b strings.Builder
 	b.Grow(len(s) + 8)
@@ -56,7 +56,8 @@ func validUTF8(s string) string {
 	return b.String()
 }
 
-// badPrefix is the length of the maximal part of a character that s starts with, 0 when s starts with a whole one.
+// badPrefix is the length of the maximal part of a character that s starts with, 0 when s starts
+// with a whole one.
 func badPrefix(s string) int {
 	if r, n := utf8.DecodeRuneInString(s); r != utf8.RuneError || n > 1 {
 		return 0
@@ -68,7 +69,8 @@ func badPrefix(s string) int {
 	return n
 }
 
-// incompleteTail is the number of bytes at the end of s that may become a character when more follow.
+// incompleteTail is the number of bytes at the end of s that may become a character when more
+// follow.
 func incompleteTail(s []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(s); n++ {
 		tail := s[len(s)-n:]

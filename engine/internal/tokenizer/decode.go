@@ -7,9 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Stream decodes token by token. A piece of text is given out as soon as no later token can change it: the bytes of an unfinished character
-// are held back, and in a vocabulary with byte fallback so is a run of byte tokens until it ends (one wrong byte makes all of it U+FFFD). All
-// pieces together, Flush's included, are exactly Decode of all ids.
+// Stream decodes token by token. A piece of text is given out as soon as no later token can change
+// it: the bytes of an unfinished character are held back, and in a vocabulary with byte fallback so
+// is a run of byte tokens until it ends (one wrong byte makes all of it U+FFFD). All pieces
+// together, Flush's included, are exactly Decode of all ids.
 type Stream struct {
 	t           *Tokenizer
 	skipSpecial bool
@@ -40,7 +41,8 @@ func (s *Stream) Flush() string {
 	return s.take()
 }
 
-// Pending is what Flush would give now, and leaves the stream as it is: the text that a later token can still change.
+// Pending is what Flush would give now, and leaves the stream as it is: the text that a later token
+// can still change.
 func (s *Stream) Pending() string {
 	peek := Stream{t: s.t, steps: make([]decoder, len(s.steps))}
 	for i, step := range s.steps {
@@ -71,7 +73,8 @@ func (s *Stream) take() string {
 	return text
 }
 
-// decoder is a step of decoding, with its state. Some steps work on tokens, some on the text that Fuse and ByteLevel make of all of them.
+// decoder is a step of decoding, with its state. Some steps work on tokens, some on the text that
+// Fuse and ByteLevel make of all of them.
 type decoder interface {
 	push(token string, emit func(string))
 	end(emit func(string))
@@ -112,7 +115,8 @@ func (d *byteLevelDecoder) end(emit func(string)) {
 
 func (d *byteLevelDecoder) clone() decoder { return &byteLevelDecoder{slices.Clone(d.held)} }
 
-// byteFallbackDecoder turns a run of tokens <0xNN> into text: all of it, or one U+FFFD for each when it is not UTF-8.
+// byteFallbackDecoder turns a run of tokens <0xNN> into text: all of it, or one U+FFFD for each
+// when it is not UTF-8.
 type byteFallbackDecoder struct{ held []byte }
 
 func (d *byteFallbackDecoder) push(token string, emit func(string)) {
@@ -149,7 +153,8 @@ func byteToken(token string) (byte, bool) {
 	return byte(b), err == nil
 }
 
-// stripToken removes up to start leading and stop trailing occurrences of a character from every token.
+// stripToken removes up to start leading and stop trailing occurrences of a character from every
+// token.
 func stripToken(char string, start, stop int) eachToken {
 	return func(token string) string {
 		for i := 0; i < start && strings.HasPrefix(token, char); i++ {
@@ -162,7 +167,8 @@ func stripToken(char string, start, stop int) eachToken {
 	}
 }
 
-// stripText does the same to the whole text: at its beginning at once; what may be its end is held back.
+// stripText does the same to the whole text: at its beginning at once; what may be its end is held
+// back.
 type stripText struct {
 	char        string
 	start, stop int
@@ -202,7 +208,8 @@ func (d *stripText) end(func(string)) { d.held = 0 }
 
 func (d *stripText) clone() decoder { c := *d; return &c }
 
-// metaspaceDecoder writes the visible character as a space again; the first token loses it instead when the encoder had added one.
+// metaspaceDecoder writes the visible character as a space again; the first token loses it instead
+// when the encoder had added one.
 type metaspaceDecoder struct {
 	replacement string
 	added       bool

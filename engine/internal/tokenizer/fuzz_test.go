@@ -37,8 +37,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzEncodeDecode: any string gives ids of the vocabulary, a byte-level tokenizer without normalizer gives the string back, and the stream's
-// pieces are Decode's text.
+// FuzzEncodeDecode: any string gives ids of the vocabulary, a byte-level tokenizer without
+// normalizer gives the string back, and the stream's pieces are Decode's text.
 func FuzzEncodeDecode(f *testing.F) {
 	for _, ref := range readReferences(f, filepath.Join("testdata", "gpt2", "golden.json")) {
 		if ref.Text != nil {
@@ -55,7 +55,8 @@ func FuzzEncodeDecode(f *testing.F) {
 		if !utf8.ValidString(text) {
 			want = validUTF8(text)
 		}
-		// An added token that strips spaces does not give them back; a spelled-out added token decodes as its bytes.
+		// An added token that strips spaces does not give them back; a spelled-out added token
+		// decodes as its bytes.
 		exact := !strings.ContainsAny(want, "<[")
 		for i, tok := range toks {
 			ids := tok.Encode(text, false)

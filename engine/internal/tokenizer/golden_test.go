@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// reference is what Hugging Face's library gave for a text, or for a list of ids alone (Text nil). See testdata/README.md.
+// reference is what Hugging Face's library gave for a text, or for a list of ids alone (Text nil).
+// See testdata/README.md.
 type reference struct {
 	Text    *string `json:"text"`
 	IDs     []int32 `json:"ids"`     // without special tokens

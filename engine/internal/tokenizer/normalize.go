@@ -11,8 +11,8 @@ import (
 // normalizer rewrites a section of text that is no added token.
 type normalizer func(string) string
 
-// form is a Unicode normalization form. x/text breaks a run of more than 30 combining marks with U+034F (its stream-safe format): where it did,
-// the form is computed anew without that.
+// form is a Unicode normalization form. x/text breaks a run of more than 30 combining marks with
+// U+034F (its stream-safe format): where it did, the form is computed anew without that.
 func form(f norm.Form) normalizer {
 	return func(s string) string {
 		out := f.String(s)
@@ -25,7 +25,8 @@ func form(f norm.Form) normalizer {
 
 const joiner = "\u034f"
 
-// unbroken decomposes, orders marks by their class and composes, by the book (Unicode, section 3.11), for runs of any length.
+// unbroken decomposes, orders marks by their class and composes, by the book (Unicode, section
+// 3.11), for runs of any length.
 func unbroken(f norm.Form, s string) string {
 	decomposed, compose := f, false
 	switch f {
@@ -88,7 +89,8 @@ func replace(old, with string) normalizer {
 	return func(s string) string { return strings.ReplaceAll(s, old, with) }
 }
 
-// lowercase maps each character alone, as the library does: no final sigma. U+0130 is the one character with a longer lower case.
+// lowercase maps each character alone, as the library does: no final sigma. U+0130 is the one
+// character with a longer lower case.
 func lowercase(s string) string {
 	return strings.ToLower(strings.ReplaceAll(s, "İ", "i̇"))
 }

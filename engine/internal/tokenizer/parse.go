@@ -15,7 +15,8 @@ import (
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
-// parser builds a Tokenizer; the first thing that is wrong stops it by panicking with its error, which parse returns.
+// parser builds a Tokenizer; the first thing that is wrong stops it by panicking with its error,
+// which parse returns.
 type parser struct {
 	file      string
 	byteLevel bool // a pre-tokenizer maps bytes
@@ -160,7 +161,8 @@ func (p *parser) literal(field string, m matcher) string {
 	return *m.String
 }
 
-// replace bounds what a chain of replacements can make of a text: "a" to a thousand of them, three times, is no tokenizer.
+// replace bounds what a chain of replacements can make of a text: "a" to a thousand of them, three
+// times, is no tokenizer.
 func (p *parser) replace(field string, m matcher, content string) normalizer {
 	const most = 1 << 10
 	old := p.literal(field, m)

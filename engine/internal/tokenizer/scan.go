@@ -2,13 +2,15 @@ package tokenizer
 
 import "unicode/utf8"
 
-// pattern is a split pattern as a scanner: next gives the end of the match at s[i:], or i when nothing matches there. Regular expressions of
-// Go have no look-ahead; a general engine that has is ten times slower than these.
+// pattern is a split pattern as a scanner: next gives the end of the match at s[i:], or i when
+// nothing matches there. Regular expressions of Go have no look-ahead; a general engine that has is
+// ten times slower than these.
 type pattern interface {
 	next(s string, i int) int
 }
 
-// words is the family that began with GPT-2's pattern: alternatives in the order contraction, word, number, punctuation, line ends, spaces.
+// words is the family that began with GPT-2's pattern: alternatives in the order contraction, word,
+// number, punctuation, line ends, spaces.
 type words struct {
 	contractions contractions
 	lead         class // what cannot stand before a word in its piece; 0: only ' ' can (GPT-2)

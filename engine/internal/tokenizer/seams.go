@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// seams are the places between two characters that no merge reaches over: what stands on either side
-// is merged alone, with the same result. Vocabularies of the SentencePiece kind have no words to cut
-// a text into, and merging it as a whole takes ten times as long.
+// seams are the places between two characters that no merge reaches over: what stands on either
+// side is merged alone, with the same result. Vocabularies of the SentencePiece kind have no words
+// to cut a text into, and merging it as a whole takes ten times as long.
 type seams struct {
 	known map[rune]bool   // characters that are tokens
 	joins map[uint64]bool // pairs of characters that some merge can join
@@ -31,7 +31,8 @@ func quick(r rune) int {
 	return quickChars
 }
 
-// newSeams returns nil where seams cannot be told from the characters: when a merge has a byte's token.
+// newSeams returns nil where seams cannot be told from the characters: when a merge has a byte's
+// token.
 func newSeams(vocab map[string]int32, merges []mergePair) *seams {
 	s := &seams{known: map[rune]bool{}, joins: map[uint64]bool{}}
 	for token := range vocab {

@@ -67,7 +67,8 @@ func TestPendingIsTheRest(t *testing.T) {
 	}
 }
 
-// A character whose bytes are several tokens must come out whole: nobody may see U+FFFD in the middle of a stream.
+// A character whose bytes are several tokens must come out whole: nobody may see U+FFFD in the
+// middle of a stream.
 func TestStreamHoldsUnfinishedCharactersBack(t *testing.T) {
 	const text = "crab 🦀🧬, snowman ☃, 𠀀𠀁 and on"
 	for _, name := range []string{"gpt2", "llama2"} {

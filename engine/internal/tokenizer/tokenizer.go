@@ -1,5 +1,6 @@
-// Package tokenizer encodes and decodes text as a Hugging Face tokenizer.json says: byte-pair encoding with the normalizers, pre-tokenizers,
-// post-processors and decoders of the Llama, Mistral, Qwen, GPT-2 and DeepSeek families, equal token for token to the tokenizers library.
+// Package tokenizer encodes and decodes text as a Hugging Face tokenizer.json says: byte-pair
+// encoding with the normalizers, pre-tokenizers, post-processors and decoders of the Llama,
+// Mistral, Qwen, GPT-2 and DeepSeek families, equal token for token to the tokenizers library.
 //
 // What it does not know is refused when the file is read, by name, never approximated:
 //
@@ -59,17 +60,19 @@ func Load(path string) (*Tokenizer, error) {
 // Parse reads the text of a tokenizer.json. Its errors are *checkpoint.Error.
 func Parse(data []byte) (*Tokenizer, error) { return parse("tokenizer.json", data) }
 
-// Encode turns text into token ids. With addSpecial it adds what the post-processor adds (a BOS token, as a rule). Special tokens that are
-// spelled out in the text become their ids either way, as in Hugging Face's library. Bytes that are not UTF-8 are first replaced by U+FFFD,
-// one for each maximal part of a character, as Python's errors="replace" does. truncation and padding of the file are not applied.
+// Encode turns text into token ids. With addSpecial it adds what the post-processor adds (a BOS
+// token, as a rule). Special tokens that are spelled out in the text become their ids either way,
+// as in Hugging Face's library. Bytes that are not UTF-8 are first replaced by U+FFFD, one for each
+// maximal part of a character, as Python's errors="replace" does. truncation and padding of the
+// file are not applied.
 func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
 	ids, _ := t.encode(context.Background(), text, addSpecial, math.MaxInt) // without bounds nothing stops it
 	return ids
 }
 
 // EncodeAtMost is Encode for a text that may be hostile. It stops with its context, and with a
-// [TooLongError] as soon as the text must have more than most tokens: before any other work when its
-// length says so.
+// [TooLongError] as soon as the text must have more than most tokens: before any other work when
+// its length says so.
 func (t *Tokenizer) EncodeAtMost(ctx context.Context, text string, addSpecial bool, most int) ([]int32, error) {
 	if n := t.bound.least(text, most); n > most {
 		return nil, &TooLongError{AtLeast: n, Most: most}
@@ -104,7 +107,8 @@ func (t *Tokenizer) encode(ctx context.Context, text string, addSpecial bool, mo
 	return ids, nil
 }
 
-// encodeSection appends the tokens of text without added tokens; they are incomplete when s has an error.
+// encodeSection appends the tokens of text without added tokens; they are incomplete when s has an
+// error.
 func (t *Tokenizer) encodeSection(ids []int32, text piece, s *scratch) []int32 {
 	pieces := append(s.pieces[:0], text)
 	next := s.next
@@ -122,7 +126,8 @@ func (t *Tokenizer) encodeSection(ids []int32, text piece, s *scratch) []int32 {
 	return ids
 }
 
-// Decode turns token ids into text; with skipSpecial it leaves special tokens out. Ids that name no token are ignored.
+// Decode turns token ids into text; with skipSpecial it leaves special tokens out. Ids that name no
+// token are ignored.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	s := t.NewStream(skipSpecial)
 	for _, id := range ids {
@@ -140,8 +145,8 @@ func (t *Tokenizer) ID(token string) (int32, bool) {
 	return id, ok
 }
 
-// Token is the spelling of a token in the vocabulary, "" when there is no such id. An added token that is looked for in normalized text is
-// given normalized, and decodes so.
+// Token is the spelling of a token in the vocabulary, "" when there is no such id. An added token
+// that is looked for in normalized text is given normalized, and decodes so.
 func (t *Tokenizer) Token(id int32) string {
 	if id < 0 || int(id) >= len(t.tokens) {
 		return ""

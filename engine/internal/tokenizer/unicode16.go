@@ -2,8 +2,8 @@ package tokenizer
 
 import "sort"
 
-// since15 lists the characters of Unicode 15.1 and 16, which Go's tables (15.0) do not have and the library's regular expressions do. Delete it
-// when unicode.Version says 16.
+// since15 lists the characters of Unicode 15.1 and 16, which Go's tables (15.0) do not have and the
+// library's regular expressions do. Delete it when unicode.Version says 16.
 var since15 = []struct {
 	first, last rune
 	class       class

@@ -175,7 +175,10 @@ func parse(data []byte, objects uint64, read func(int)) (d *Dump, err error) {
 	if len(data) < len(header) || string(data[:len(header)]) != header {
 		return nil, fmt.Errorf("%w: it starts with %q, not %q", ErrFormat, data[:min(len(data), len(header))], header)
 	}
-	d = &Dump{data: data, read: read, Itabs: map[uint64]uint64{}, samples: map[uint64]uint64{}, buckets: map[uint64][]Site{}}
+	d = &Dump{
+		data: data, read: read, Itabs: map[uint64]uint64{}, samples: map[uint64]uint64{},
+		buckets: map[uint64][]Site{},
+	}
 	d.nodes = make([]node, 0, min(objects, uint64(len(data)/16)))
 	c := &cursor{data, len(header)}
 	for next := window; ; {
@@ -196,7 +199,8 @@ func parse(data []byte, objects uint64, read func(int)) (d *Dump, err error) {
 		}
 	}
 	if len(d.nodes) == 0 || len(d.Goroutines) == 0 || len(d.Segments) == 0 {
-		return nil, fmt.Errorf("%w: %d objects, %d goroutines, %d segments", ErrFormat, len(d.nodes), len(d.Goroutines), len(d.Segments))
+		return nil, fmt.Errorf("%w: %d objects, %d goroutines, %d segments", ErrFormat, len(d.nodes), len(d.Goroutines),
+			len(d.Segments))
 	}
 	return d, nil
 }

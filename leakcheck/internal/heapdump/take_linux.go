@@ -27,7 +27,8 @@ func Take() (*Dump, error) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	if m.HeapAlloc > MaxHeap {
-		return nil, fmt.Errorf("heapdump: the heap has %d MiB, more than the %d MiB that are dumped", m.HeapAlloc>>20, MaxHeap>>20)
+		return nil, fmt.Errorf("heapdump: the heap has %d MiB, more than the %d MiB that are dumped", m.HeapAlloc>>20,
+			MaxHeap>>20)
 	}
 	if err := leakedGoroutines(); err != nil {
 		return nil, err
@@ -41,8 +42,10 @@ func Take() (*Dump, error) {
 		return nil, fmt.Errorf("heapdump: %w", err)
 	}
 	var fs syscall.Statfs_t
-	if need := m.HeapAlloc + m.HeapAlloc/2 + ballast; syscall.Fstatfs(int(f.Fd()), &fs) == nil && uint64(fs.Bsize)*fs.Bavail < need {
-		return nil, fmt.Errorf("heapdump: %s has %d MiB left, the dump may need %d (set TMPDIR)", os.TempDir(), uint64(fs.Bsize)*fs.Bavail>>20, need>>20)
+	if need := m.HeapAlloc + m.HeapAlloc/2 + ballast; syscall.Fstatfs(int(f.Fd()), &fs) == nil &&
+		uint64(fs.Bsize)*fs.Bavail < need {
+		return nil, fmt.Errorf("heapdump: %s has %d MiB left, the dump may need %d (set TMPDIR)", os.TempDir(),
+			uint64(fs.Bsize)*fs.Bavail>>20, need>>20)
 	}
 	write(f)
 	st, err := f.Stat()
@@ -50,7 +53,8 @@ func Take() (*Dump, error) {
 		return nil, fmt.Errorf("heapdump: %w", err)
 	}
 	if st.Size() < ballast {
-		return nil, fmt.Errorf("heapdump: the runtime wrote only %d bytes to %s: is the disk full?", st.Size(), os.TempDir())
+		return nil, fmt.Errorf("heapdump: the runtime wrote only %d bytes to %s: is the disk full?", st.Size(),
+			os.TempDir())
 	}
 	data, err := syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE)
 	if err != nil {

@@ -55,7 +55,9 @@ func findCleanup(d *heapdump.Dump, objects []int) (r root, top int, ok bool) {
 					}
 					fn := symbols.FuncAt(wordOf(d, word(o+8)))
 					if fn == "" || own(fn) {
-						continue // not a func value, so not such a record; or the tracker's own, perhaps one that has been freed
+						// not a func value, so not such a record; or the tracker's own, perhaps one
+						// that has been freed
+						continue
 					}
 					best, top = k, objects[k]
 					r = root{kind: "cleanup", slot: at + uint64(o+part), val: v, note: fn}

@@ -37,7 +37,10 @@ func Held(targets []Target) (held []bool, err error) {
 // of it: see package popped.
 func (x *explainer) popped() {
 	tests := map[uint64]reflect.Type{}
-	for _, t := range []reflect.Type{reflect.TypeFor[testing.T](), reflect.TypeFor[testing.B](), reflect.TypeFor[testing.F]()} {
+	for _, t := range []reflect.Type{
+		reflect.TypeFor[testing.T](), reflect.TypeFor[testing.B](),
+		reflect.TypeFor[testing.F](),
+	} {
 		tests[symbols.Descriptor(t)] = t
 	}
 	const header = 8 // objects over 512 bytes start with their type
@@ -85,5 +88,7 @@ func (x *explainer) left(f *heapdump.Frame) bool {
 	if ends < 0 || f.SP < x.d.Frames[frames[ends]].SP {
 		return false
 	}
-	return f.Goroutine == x.caller || slices.ContainsFunc(frames, func(k int) bool { return x.d.Frames[k].Func == "testing.tRunner" })
+	return f.Goroutine == x.caller || slices.ContainsFunc(frames, func(k int) bool {
+		return x.d.Frames[k].Func == "testing.tRunner"
+	})
 }

@@ -123,7 +123,8 @@ func withDump(o Options, f func(x *explainer)) (err error) {
 	if !symbols.Sane() {
 		return fmt.Errorf("retain: %s lays out its tables in a way that is not known here: no paths", runtime.Version())
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the index is garbage right after; a collection in between would double the time
+	// the index is garbage right after; a collection in between would double the time
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	d, err := heapdump.Take()
 	if err != nil {
 		return err
@@ -132,7 +133,8 @@ func withDump(o Options, f func(x *explainer)) (err error) {
 	defer func() { // a layout that is not what it should be must not take the verdict along
 		if e := recover(); e != nil {
 			buf := make([]byte, 2048)
-			err = fmt.Errorf("retain: the search failed (%v); please report this:\n%s", e, buf[:runtime.Stack(buf, false)])
+			err = fmt.Errorf("retain: the search failed (%v); please report this:\n%s", e,
+				buf[:runtime.Stack(buf, false)])
 		}
 	}()
 	x := &explainer{d: d, names: o.Names, types: symbols.LoadTypes(), search: heapdump.NewSearch(d, classes)}
@@ -351,7 +353,8 @@ func (x *explainer) typed(objects []int, slots []uint64, first, last view) (view
 // choose decides between what the referrer says of an object and what the object says of itself.
 func (x *explainer) choose(expected view, o int, slot uint64, last bool) view {
 	own := x.intrinsic(o)
-	if expected.kind == value && !last && !covers(expected, slot) && (expected.t == reflect.TypeFor[time.Timer]() || expected.t == reflect.TypeFor[time.Ticker]()) {
+	if expected.kind == value && !last && !covers(expected, slot) &&
+		(expected.t == reflect.TypeFor[time.Timer]() || expected.t == reflect.TypeFor[time.Ticker]()) {
 		if whole := x.types.Named("runtime.timeTimer"); whole != nil { // what these two are the head of
 			expected = oneValue(whole, expected.base)
 		}

@@ -55,7 +55,8 @@ func (x *explainer) globalEdge(slot uint64, depth int) (edge, Step) {
 		st.key = st.Name
 		return x.ifaceAt(slot, offset(slot-mentioned)), st
 	}
-	st.Name, st.key = fmt.Sprintf("at %#x in the data segment (its name is unknown: %s)", slot, x.names.Why), "data segment"
+	st.Name, st.key = fmt.Sprintf("at %#x in the data segment (its name is unknown: %s)", slot,
+		x.names.Why), "data segment"
 	if x.names.Types() { // all variables are known, and it is none
 		st.Name, st.Note = fmt.Sprintf("nameless, at %#x in the data segment", slot), notFreed
 	}

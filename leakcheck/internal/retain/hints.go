@@ -103,8 +103,14 @@ var globals = []struct{ name, hint string }{
 	{"os/signal.", "signal.Notify keeps its channel, and signal.NotifyContext its context: call signal.Stop, or the stop function, in Close"},
 	{"log/slog.defaultLogger", "slog.SetDefault keeps the handler: set the former default again in Close"},
 	{"log.std", "log.SetOutput keeps the writer: set the former one again in Close"},
-	{"flag.CommandLine", "flag.CommandLine keeps its variables for the whole process: use a flag.FlagSet of the engine's own"},
-	{"database/sql.drivers", "a registered sql driver stays for the whole process: register it once, without the engine"},
+	{
+		"flag.CommandLine",
+		"flag.CommandLine keeps its variables for the whole process: use a flag.FlagSet of the engine's own",
+	},
+	{
+		"database/sql.drivers",
+		"a registered sql driver stays for the whole process: register it once, without the engine",
+	},
 	{"github.com/prometheus/client_golang/prometheus.", "a registered collector stays with its registry: call Unregister in Close, or use a registry of the test's own"},
 }
 

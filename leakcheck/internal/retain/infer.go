@@ -32,7 +32,8 @@ func (x *explainer) intrinsic(i int) view {
 		return view{kind: closure, fn: fn, base: base}
 	}
 	if len(b) >= 96 && len(b) <= 128 { // {qcount, dataqsiz, buf, elemsize uint16, closed, timer, elemtype, …}
-		if t := x.types.At(binary.LittleEndian.Uint64(b[40:])); t != nil && uint64(t.Size()) == uint64(binary.LittleEndian.Uint16(b[24:])) {
+		if t := x.types.At(binary.LittleEndian.Uint64(b[40:])); t != nil &&
+			uint64(t.Size()) == uint64(binary.LittleEndian.Uint16(b[24:])) {
 			return view{kind: channel, t: t, base: base}
 		}
 	}
@@ -115,7 +116,8 @@ func (x *explainer) infer(i int, slot uint64, child, hint view) (v view, n int) 
 	var candidates []view
 	for _, t := range x.types.All {
 		ts := uint64(t.Size())
-		if ts == 0 || ts > size || t.Kind() == reflect.Func || !symbols.HasPointers(t) || t.PkgPath() == "internal/runtime/maps" ||
+		if ts == 0 || ts > size || t.Kind() == reflect.Func || !symbols.HasPointers(t) ||
+			t.PkgPath() == "internal/runtime/maps" ||
 			strings.Contains(t.Name(), "go.shape.") {
 			continue
 		}
@@ -138,7 +140,8 @@ func (x *explainer) infer(i int, slot uint64, child, hint view) (v view, n int) 
 		return view{}, 0
 	}
 	likely := func(c view) (s int) {
-		if hint.kind == value && c.kind == value && c.t.Kind() == reflect.Struct && c.t.NumField() > 0 && c.t.Field(0).Type == hint.t {
+		if hint.kind == value && c.kind == value && c.t.Kind() == reflect.Struct && c.t.NumField() > 0 &&
+			c.t.Field(0).Type == hint.t {
 			s += 100 // what the referrer expects is the head of this one
 		}
 		if c.kind == mapGroups {
@@ -192,7 +195,8 @@ func (x *explainer) consistent(v view, mask []uint64, i int) bool {
 		if !x.fits(e.next, j) || (e.next.kind == closure) != (in.kind == closure) {
 			return false
 		}
-		if in.kind == value && e.next.kind == value && in.base == e.next.base && e.next.t != in.t && e.next.t.Size() > in.t.Size() {
+		if in.kind == value && e.next.kind == value && in.base == e.next.base && e.next.t != in.t &&
+			e.next.t.Size() > in.t.Size() {
 			return false
 		}
 	}

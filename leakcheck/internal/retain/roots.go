@@ -156,7 +156,10 @@ func (x *explainer) describe(r root) (view, Step) {
 		return x.describeFrame(r)
 	case "context":
 		g := x.d.Goroutines[r.index]
-		return x.closureAt(r.val), Step{Kind: "goroutine", Name: x.goroutineName(r.index, ""), key: symbols.FuncOf(g.GoPC)}
+		return x.closureAt(r.val), Step{
+			Kind: "goroutine", Name: x.goroutineName(r.index, ""),
+			key: symbols.FuncOf(g.GoPC),
+		}
 	case "finalizer":
 		return x.describeFinalizer(r)
 	case "cleanup":
@@ -212,7 +215,8 @@ func (x *explainer) describeFrame(r root) (view, Step) {
 	fn, file, line := in.Func, "", 0
 	frames := x.d.Goroutines[f.Goroutine].Frames
 	first := slices.Index(frames, x.index(in))
-	if first > 0 && goWrapper.MatchString(in.Func) { // "go f(x)" compiles to a nameless function that calls f: it is f that the reader knows
+	// "go f(x)" compiles to a nameless function that calls f: it is f that the reader knows
+	if first > 0 && goWrapper.MatchString(in.Func) {
 		if callee := x.d.Frames[frames[first-1]].Func; !internalName(callee) {
 			first--
 		}
@@ -315,7 +319,10 @@ func (x *explainer) describeFinalizer(r root) (view, Step) {
 	if t != nil {
 		of = t.String()
 	}
-	st := Step{Kind: "finalizer", Name: fmt.Sprintf("%s set on %s at %#x", fn, of, f.Object), Addr: uintptr(f.Object), key: "finalizer " + fn}
+	st := Step{
+		Kind: "finalizer", Name: fmt.Sprintf("%s set on %s at %#x", fn, of, f.Object), Addr: uintptr(f.Object),
+		key: "finalizer " + fn,
+	}
 	switch {
 	case r.slot == 0 && r.val == f.Func:
 		st.Edge = r.note

@@ -118,14 +118,17 @@ func (x *explainer) subSlice(v view, o int) string {
 		return ""
 	}
 	if v.text {
-		return fmt.Sprintf("a string of %s keeps its whole array of %s", ledger.FormatBytes(int64(used)), ledger.FormatBytes(int64(size)))
+		return fmt.Sprintf("a string of %s keeps its whole array of %s", ledger.FormatBytes(int64(used)),
+			ledger.FormatBytes(int64(size)))
 	}
-	return fmt.Sprintf("a slice of %s keeps its whole array of %s", ledger.FormatBytes(int64(used)), ledger.FormatBytes(int64(size)))
+	return fmt.Sprintf("a slice of %s keeps its whole array of %s", ledger.FormatBytes(int64(used)),
+		ledger.FormatBytes(int64(size)))
 }
 
 // interior says when a pointer leads to a part of an object only, and to which.
 func (x *explainer) interior(expected, v view) string {
-	if v.kind != value || v.slice || v.n > 1 || expected.kind != value || expected.slice || expected.t == v.t || expected.base < v.base {
+	if v.kind != value || v.slice || v.n > 1 || expected.kind != value || expected.slice || expected.t == v.t ||
+		expected.base < v.base {
 		return ""
 	}
 	part := partAt(v.t, expected.base-v.base, expected.t)
@@ -164,7 +167,8 @@ func (x *explainer) sibling(pointed, target view, from *Step) *Step {
 	}
 	return &Step{
 		Kind: "object", Name: name, Addr: uintptr(pointed.base), key: "*" + pointed.t.String(),
-		Edge: fmt.Sprintf("%+d bytes in the same allocation", off), Note: "points to this part of an allocation, which " + keepsWhole,
+		Edge: fmt.Sprintf("%+d bytes in the same allocation",
+			off), Note: "points to this part of an allocation, which " + keepsWhole,
 	}
 }
 
@@ -196,7 +200,8 @@ func partAt(t reflect.Type, off uint64, want reflect.Type) (label string) {
 func foldRuns(steps []Step) (out []Step) {
 	for i := 0; i < len(steps); {
 		j := i + 1
-		for j < len(steps)-1 && steps[j].Name == steps[i].Name && steps[j].Edge == steps[i].Edge && steps[i].Kind == "object" {
+		for j < len(steps)-1 && steps[j].Name == steps[i].Name && steps[j].Edge == steps[i].Edge &&
+			steps[i].Kind == "object" {
 			j++
 		}
 		if j-i > 2 {
@@ -214,21 +219,30 @@ func foldRuns(steps []Step) (out []Step) {
 // foldRoot replaces the runtime's way to a timer, to a cleanup's argument, and the testing
 // package's to a cleanup, by what the user wrote.
 func (x *explainer) foldRoot(p *Path) {
-	if s := p.Steps; s[0].Kind == "cleanup" && len(s) > 2 && s[1].Size == 8 { // the copy of an argument that is one pointer
+	// the copy of an argument that is one pointer
+	if s := p.Steps; s[0].Kind == "cleanup" && len(s) > 2 && s[1].Size == 8 {
 		s[0].Edge = "argument"
 		p.Steps = slices.Delete(s, 1, 2)
 		return
 	}
 	name := strings.TrimPrefix(p.Steps[0].Name, "a variable used by ")
-	users := p.Steps[0].Kind == "global" && !internalName(name) && !strings.HasPrefix(name, "at 0x") // who holds a timer is the one to name
+	// who holds a timer is the one to name
+	users := p.Steps[0].Kind == "global" && !internalName(name) && !strings.HasPrefix(name, "at 0x")
 	for i := len(p.Steps) - 2; i > 0 && !users; i-- {
 		s, next := p.Steps[i], p.Steps[i+1]
 		switch {
-		case s.Name == "*runtime.timer" || s.Name == "*time.Timer" && p.Steps[0].Kind == "global" && strings.HasPrefix(p.Steps[0].Name, "runtime."):
-			p.Steps = append([]Step{{Kind: "timer", Name: "pending (time.AfterFunc, time.NewTimer)", Edge: "function", Addr: s.Addr, key: "timer " + next.key}}, p.Steps[i+1:]...)
+		case s.Name == "*runtime.timer" || s.Name == "*time.Timer" && p.Steps[0].Kind == "global" &&
+			strings.HasPrefix(p.Steps[0].Name, "runtime."):
+			p.Steps = append([]Step{{
+				Kind: "timer", Name: "pending (time.AfterFunc, time.NewTimer)", Edge: "function",
+				Addr: s.Addr, key: "timer " + next.key,
+			}}, p.Steps[i+1:]...)
 			return
 		case strings.HasPrefix(s.Name, "*testing.") && strings.Contains(s.Edge, ".cleanups"):
-			p.Steps = append([]Step{{Kind: "test cleanup", Name: "t.Cleanup of a test that still runs", Edge: "function", Addr: s.Addr, key: "t.Cleanup"}}, p.Steps[i+1:]...)
+			p.Steps = append([]Step{{
+				Kind: "test cleanup", Name: "t.Cleanup of a test that still runs",
+				Edge: "function", Addr: s.Addr, key: "t.Cleanup",
+			}}, p.Steps[i+1:]...)
 			return
 		}
 	}
@@ -259,8 +273,13 @@ func (x *explainer) foldDefer(p *Path) {
 // goroutineRoot is the root step of a goroutine as a whole.
 func (x *explainer) goroutineRoot(i int) Step {
 	for _, k := range x.d.Goroutines[i].Frames {
-		if fn, file, line := symbols.Line(x.d.Frames[k].PC, func(name string) bool { return internalName(name) || own(name) }); fn != "" {
-			return Step{Kind: "goroutine", Name: x.goroutineName(i, " in "+place(fn, file, line)), key: "goroutine in " + fn}
+		if fn, file, line := symbols.Line(x.d.Frames[k].PC, func(name string) bool {
+			return internalName(name) || own(name)
+		}); fn != "" {
+			return Step{
+				Kind: "goroutine", Name: x.goroutineName(i, " in "+place(fn, file, line)),
+				key: "goroutine in " + fn,
+			}
 		}
 	}
 	return Step{Kind: "goroutine", Name: x.goroutineName(i, ""), key: symbols.FuncOf(x.d.Goroutines[i].GoPC)}
@@ -279,10 +298,12 @@ func owner(steps []Step) (owner, cause string) {
 	if _, caller, ok := strings.Cut(cause, " < "); ok {
 		cause = caller
 	}
-	if m := libraryMethod.FindStringSubmatch(cause); m != nil && root.Kind == "goroutine" && !strings.HasPrefix(cause, "testing.") {
+	if m := libraryMethod.FindStringSubmatch(cause); m != nil && root.Kind == "goroutine" &&
+		!strings.HasPrefix(cause, "testing.") {
 		cause = m[1] + ".*" // several goroutines work for such a value: readLoop and writeLoop of a connection
 	}
-	if len(steps) > 2 && (root.Kind == "timer" || root.Kind == "test cleanup") || cause == "" || root.Kind == "unknown root" {
+	if len(steps) > 2 && (root.Kind == "timer" || root.Kind == "test cleanup") || cause == "" ||
+		root.Kind == "unknown root" {
 		cause = steps[1].key
 	}
 	cause = root.Kind + " " + strings.TrimPrefix(cause, root.Kind+" ")

@@ -8,7 +8,8 @@ import (
 
 // inSyncMap reports whether a view is a node of the tree under a sync.Map.
 func inSyncMap(v view) bool {
-	return v.kind == value && v.t.PkgPath() == "internal/sync" && (strings.HasPrefix(v.t.Name(), "indirect[") || strings.HasPrefix(v.t.Name(), "entry["))
+	return v.kind == value && v.t.PkgPath() == "internal/sync" &&
+		(strings.HasPrefix(v.t.Name(), "indirect[") || strings.HasPrefix(v.t.Name(), "entry["))
 }
 
 // syncMap writes a way through a sync.Map as one through a map: `["key"]` for ".m.root",
@@ -36,7 +37,8 @@ func (x *explainer) syncMap(root *Step, objects []int, views []view, labels []st
 		case strings.HasPrefix(rest, ".key"):
 			labels[k] = " key" + strings.TrimPrefix(rest, ".key")
 		case ok:
-			labels[k] = "[" + x.format(key.Type, v.base+uint64(key.Offset), false) + "]" + strings.TrimPrefix(rest, ".value")
+			labels[k] = "[" + x.format(key.Type, v.base+uint64(key.Offset), false) + "]" +
+				strings.TrimPrefix(rest, ".value")
 		}
 	}
 }

@@ -75,7 +75,10 @@ func (x *explainer) edge(v view, slot uint64) edge {
 		return x.mapEdge(v, slot)
 	case channel: // {qcount, dataqsiz, buf, …}
 		if at == 16 {
-			return edge{ok: true, label: " buffered", next: view{kind: value, t: v.t, base: target, n: x.d.Word(v.base + 8), slice: true}}
+			return edge{ok: true, label: " buffered", next: view{
+				kind: value, t: v.t, base: target,
+				n: x.d.Word(v.base + 8), slice: true,
+			}}
 		}
 		return edge{label: " waiter"}
 	}
@@ -155,10 +158,12 @@ func (x *explainer) hidden(t reflect.Type, f reflect.StructField, target uint64)
 	switch name := t.PkgPath() + "." + t.Name(); {
 	case strings.HasPrefix(name, "sync/atomic.Pointer[") && t.NumField() > 0 && t.Field(0).Type.Kind() == reflect.Array:
 		elem := t.Field(0).Type.Elem().Elem()
-		if strings.HasPrefix(elem.PkgPath()+"."+elem.Name(), "internal/sync.node[") { // the header of an entry or of an inner node
+		// the header of an entry or of an inner node
+		if strings.HasPrefix(elem.PkgPath()+"."+elem.Name(), "internal/sync.node[") {
 			for _, as := range []string{"entry[", "indirect["} {
 				full := x.types.Named("internal/sync." + strings.Replace(elem.Name(), "node[", as, 1))
-				if full != nil && (len(x.d.Memory(target, 1)) > 0 && x.d.Memory(target, 1)[0] == 1) == (as == "entry[") {
+				if full != nil && (len(x.d.Memory(target, 1)) > 0 &&
+					x.d.Memory(target, 1)[0] == 1) == (as == "entry[") {
 					return edge{ok: true, next: oneValue(full, target)}, true
 				}
 			}
@@ -192,7 +197,10 @@ func (x *explainer) pointee(t reflect.Type, base, target uint64, label string) e
 	case reflect.Slice:
 		e.next = view{kind: value, t: t.Elem(), base: target, n: x.d.Word(base + 8), slice: true}
 	case reflect.String:
-		e.next = view{kind: value, t: reflect.TypeFor[byte](), base: target, n: x.d.Word(base + 8), slice: true, text: true}
+		e.next = view{
+			kind: value, t: reflect.TypeFor[byte](), base: target, n: x.d.Word(base + 8), slice: true,
+			text: true,
+		}
 	case reflect.Interface:
 		dynamic := x.dynamic(x.d.Word(base))
 		if dynamic == nil {
@@ -345,7 +353,8 @@ func (x *explainer) mapEdge(v view, slot uint64) edge {
 // keyLabel leaves a key's value out where the path goes through the key itself and shows it anyway.
 func keyLabel(t reflect.Type, label string) string {
 	switch t.Kind() {
-	case reflect.Pointer, reflect.Interface, reflect.Chan, reflect.Func, reflect.UnsafePointer, reflect.Struct, reflect.Array:
+	case reflect.Pointer, reflect.Interface, reflect.Chan, reflect.Func, reflect.UnsafePointer, reflect.Struct,
+		reflect.Array:
 		return ""
 	}
 	return " " + label

@@ -52,7 +52,8 @@ func companion(ctx context.Context, self string) (path string, err error) {
 	env := append(os.Environ(), "GOTMPDIR="+dir) // what go leaves when it is killed goes with dir
 	for _, s := range info.Settings {
 		switch s.Key {
-		case "-race", "-cover", "-covermode", "-trimpath", "-msan", "-asan", "-tags", "-gcflags", "-asmflags", "-ldflags", "-pgo":
+		case "-race", "-cover", "-covermode", "-trimpath", "-msan", "-asan", "-tags", "-gcflags", "-asmflags",
+			"-ldflags", "-pgo":
 			if s.Key == "-ldflags" {
 				s.Value = withSymbols(s.Value)
 			}
@@ -80,7 +81,8 @@ func companion(ctx context.Context, self string) (path string, err error) {
 	}
 	mode = "-covermode=" + mode // of coverage, the program records only that there is any
 	if err = link(startDir, mode, target); err != nil {
-		if root := moduleRoot(startDir); root != "" { // the usual way to count all packages; the flag's text is in the program, too
+		// the usual way to count all packages; the flag's text is in the program, too
+		if root := moduleRoot(startDir); root != "" {
 			err = link(root, mode, "-coverpkg=./...", strings.TrimSuffix(info.Path, ".test"))
 		}
 	}
@@ -134,7 +136,10 @@ func sameLayout(a, b string) error {
 		return err
 	}
 	defer fb.Close()
-	for _, name := range []string{".text", ".rodata", ".data", ".bss", ".noptrdata", ".noptrbss", ".typelink", ".itablink", ".go.module", ".gopclntab"} {
+	for _, name := range []string{
+		".text", ".rodata", ".data", ".bss", ".noptrdata", ".noptrbss", ".typelink",
+		".itablink", ".go.module", ".gopclntab",
+	} {
 		x, y := fa.Section(name), fb.Section(name)
 		if x == nil && y == nil {
 			continue

@@ -36,7 +36,10 @@ func readDebug(f *elf.File, relinked bool) (*debugInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &debugInfo{data: data, types: LoadTypes(), relinked: relinked, functions: map[uint64]dwarf.Offset{}, byDIE: map[dwarf.Offset]reflect.Type{}}
+	d := &debugInfo{
+		data: data, types: LoadTypes(), relinked: relinked, functions: map[uint64]dwarf.Offset{},
+		byDIE: map[dwarf.Offset]reflect.Type{},
+	}
 	for name, to := range map[string]*[]byte{".debug_addr": &d.addrs, ".debug_loclists": &d.lists} {
 		if s := f.Section(name); s != nil {
 			if *to, err = s.Data(); err != nil {
@@ -249,7 +252,8 @@ func (d *debugInfo) part(die dwarf.Offset, off uint64) (p Part) {
 				p.Elem, p.pointee = d.typeOf(to), to
 				return p
 			}
-			if k, _ := e.Val(attrGoKind).(int64); reflect.Kind(k) == reflect.Slice { // its descriptor is missing, its elements' may be there
+			// its descriptor is missing, its elements' may be there
+			if k, _ := e.Val(attrGoKind).(int64); reflect.Kind(k) == reflect.Slice {
 				if to := d.element(r, e); to != 0 {
 					p.Elem, p.pointee, p.Slice = d.typeOf(to), to, true
 				}

@@ -21,7 +21,8 @@ var modules = sync.OnceValue(func() (paths []string) {
 // Standard reports whether a package is part of the standard library: it is in none of the modules
 // that the program is made of.
 func Standard(pkg string) bool {
-	if first, _, _ := strings.Cut(pkg, "/"); strings.Contains(first, ".") || pkg == "main" || pkg == "" || len(modules()) == 0 {
+	if first, _, _ := strings.Cut(pkg, "/"); strings.Contains(first, ".") || pkg == "main" || pkg == "" ||
+		len(modules()) == 0 {
 		return false
 	}
 	for _, m := range modules() {

@@ -66,7 +66,10 @@ type Types struct {
 // scan of the read-only data finds besides (named structs without a pointer type). It takes about
 // two milliseconds for a test binary.
 var LoadTypes = sync.OnceValue(func() *Types {
-	t := &Types{known: map[uint64]bool{}, groups: map[uint64]reflect.Type{}, named: map[string]reflect.Type{}, full: map[string]reflect.Type{}}
+	t := &Types{
+		known: map[uint64]bool{}, groups: map[uint64]reflect.Type{}, named: map[string]reflect.Type{},
+		full: map[string]reflect.Type{},
+	}
 	sections, offsets := typelinks()
 	for i, s := range sections {
 		for _, off := range offsets[i] {
@@ -172,7 +175,8 @@ func plausible(a, lo, hi uint64) bool {
 	size, ptrBytes := read64(a), read64(a+8)
 	flags, align, fieldAlign, kind := read8(a+20), uint64(read8(a+21)), uint64(read8(a+22)), reflect.Kind(read8(a+23))
 	powerOf2 := func(n uint64) bool { return n > 0 && n <= 8 && n&(n-1) == 0 }
-	if size > 1<<30 || ptrBytes > size || ptrBytes%8 != 0 || flags > 63 || !powerOf2(align) || !powerOf2(fieldAlign) || size%align != 0 ||
+	if size > 1<<30 || ptrBytes > size || ptrBytes%8 != 0 || flags > 63 || !powerOf2(align) || !powerOf2(fieldAlign) ||
+		size%align != 0 ||
 		kind == 0 || kind > reflect.UnsafePointer {
 		return false
 	}
@@ -256,7 +260,8 @@ func fullName(t reflect.Type) string {
 			f := t.Field(i)
 			fields[i] = fullName(f.Type)
 			if !f.Anonymous {
-				fields[i] = strings.TrimPrefix(f.PkgPath+"."+f.Name, ".") + " " + fields[i] // PkgPath is that of an unexported field
+				// PkgPath is that of an unexported field
+				fields[i] = strings.TrimPrefix(f.PkgPath+"."+f.Name, ".") + " " + fields[i]
 			}
 			if f.Tag != "" {
 				fields[i] += " " + strconv.Quote(string(f.Tag))
@@ -347,6 +352,7 @@ func Sane() bool {
 	md := lastmoduledatap
 	self := reflect.ValueOf(Sane).Pointer()
 	typ := uintptr(Descriptor(reflect.TypeFor[moduledata]()))
-	return md != nil && md.text <= self && self < md.etext && md.types <= typ && typ < md.etypes && md.data <= md.edata && md.bss <= md.ebss &&
+	return md != nil && md.text <= self && self < md.etext && md.types <= typ && typ < md.etypes &&
+		md.data <= md.edata && md.bss <= md.ebss &&
 		strings.HasSuffix(FuncAt(uint64(self)), "symbols.Sane")
 }

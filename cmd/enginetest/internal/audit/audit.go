@@ -26,7 +26,8 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Check, f.Message)
 }
 
-// The checks. A comment "audit:ignore CHECK reason" on the line, or on the one above it, accepts a finding.
+// The checks. A comment "audit:ignore CHECK reason" on the line, or on the one above it, accepts a
+// finding.
 const (
 	CheckExit       = "exit"        // TestMain ends the process without the result of m.Run
 	CheckSkipReason = "skip-reason" // a skip does not say why
@@ -55,7 +56,8 @@ func Source(pkg, name string, src any) (findings []Finding, tests []Test, err er
 	}
 	for _, group := range f.ast.Comments {
 		for _, c := range group.List {
-			if rest, ok := strings.CutPrefix(strings.TrimSpace(strings.TrimPrefix(c.Text, "//")), "audit:ignore "); ok && strings.Contains(rest, " ") {
+			if rest, ok := strings.CutPrefix(strings.TrimSpace(strings.TrimPrefix(c.Text, "//")),
+				"audit:ignore "); ok && strings.Contains(rest, " ") {
 				line := f.set.Position(c.Pos()).Line
 				f.ignored[line], f.ignored[line+1] = rest, rest
 			}
@@ -68,7 +70,10 @@ func Source(pkg, name string, src any) (findings []Finding, tests []Test, err er
 		}
 		f.function(fn)
 		if isTest(fn) {
-			tests = append(tests, Test{pkg, fn.Name.Name, name, f.set.Position(fn.Pos()).Line, f.ignored[f.set.Position(fn.Pos()).Line]})
+			tests = append(tests, Test{
+				pkg, fn.Name.Name, name, f.set.Position(fn.Pos()).Line,
+				f.ignored[f.set.Position(fn.Pos()).Line],
+			})
 		}
 	}
 	slices.SortStableFunc(f.found, func(a, b Finding) int { return cmp.Compare(a.Line, b.Line) })
@@ -113,7 +118,8 @@ func (f *file) testMain(fn *ast.FuncDecl) {
 		switch selector(call) {
 		case "os.Exit":
 			if lit, ok := first(call).(*ast.BasicLit); ok && lit.Value == "0" {
-				f.report(call.Pos(), CheckExit, "TestMain", "os.Exit(0) hides every failure; os.Exit(m.Run()), or return")
+				f.report(call.Pos(), CheckExit, "TestMain",
+					"os.Exit(0) hides every failure; os.Exit(m.Run()), or return")
 			}
 		default:
 			for _, arg := range call.Args { // a function that takes m runs it
@@ -142,7 +148,8 @@ func (f *file) canFail(fn *ast.FuncDecl) {
 		return !used
 	})
 	if !used || t == "_" || t == "" {
-		f.report(fn.Pos(), CheckCannotFail, fn.Name.Name, "%s never uses its *testing.T: only a panic can fail it", fn.Name.Name)
+		f.report(fn.Pos(), CheckCannotFail, fn.Name.Name, "%s never uses its *testing.T: only a panic can fail it",
+			fn.Name.Name)
 	}
 }
 
@@ -158,7 +165,8 @@ func (f *file) skip(call *ast.CallExpr, test string) {
 		empty = true
 	}
 	if (method == "Skip" || method == "Skipf") && empty || method == "SkipNow" {
-		f.report(call.Pos(), CheckSkipReason, test, "%s does not say why: no report can tell a missing GPU from a forgotten test", s)
+		f.report(call.Pos(), CheckSkipReason, test,
+			"%s does not say why: no report can tell a missing GPU from a forgotten test", s)
 	}
 }
 
@@ -183,7 +191,8 @@ func (f *file) proof(call *ast.CallExpr, test string) {
 		}
 	}
 	if len(without) >= allWithout {
-		f.report(call.Pos(), CheckNoProof, test, "%s leaves out %s: what is left of its proof?", s, strings.Join(without, ", "))
+		f.report(call.Pos(), CheckNoProof, test, "%s leaves out %s: what is left of its proof?", s,
+			strings.Join(without, ", "))
 	}
 }
 
@@ -208,7 +217,8 @@ func (f *file) guardOrder(fn *ast.FuncDecl) {
 			return true
 		})
 		if guard != token.NoPos && before != "" {
-			f.report(guard, CheckGuardOrder, fn.Name.Name, "leakcheck.Guard comes after %s, whose cleanup runs after the guard's check: call Guard first", before)
+			f.report(guard, CheckGuardOrder, fn.Name.Name,
+				"leakcheck.Guard comes after %s, whose cleanup runs after the guard's check: call Guard first", before)
 		}
 		if cleanup != "" && before == "" {
 			before = cleanup
@@ -223,7 +233,8 @@ func isTest(fn *ast.FuncDecl) bool {
 	}
 	name := fn.Name.Name
 	for _, p := range []string{"Test", "Fuzz"} {
-		if rest, ok := strings.CutPrefix(name, p); ok && name != "TestMain" && (rest == "" || rest[0] < 'a' || rest[0] > 'z') {
+		if rest, ok := strings.CutPrefix(name, p); ok && name != "TestMain" &&
+			(rest == "" || rest[0] < 'a' || rest[0] > 'z') {
 			return len(fn.Type.Params.List) == 1
 		}
 	}

@@ -24,8 +24,14 @@ func TestSource(t *testing.T) {
 			"func TestA(t *testing.T) { t.Skip() }",
 			`func TestA(t *testing.T) { t.Skip("needs a GPU"); sql.Skip() }`,
 		},
-		CheckSkipReason + " now":   {"func TestA(t *testing.T) { t.SkipNow() }", `func TestA(t *testing.T) { t.Skipf("%d", 1) }`},
-		CheckSkipReason + " empty": {`func TestA(t *testing.T) { t.Skip("  ") }`, "func TestA(t *testing.T) { t.Skip(why) }"},
+		CheckSkipReason + " now": {
+			"func TestA(t *testing.T) { t.SkipNow() }",
+			`func TestA(t *testing.T) { t.Skipf("%d", 1) }`,
+		},
+		CheckSkipReason + " empty": {
+			`func TestA(t *testing.T) { t.Skip("  ") }`,
+			"func TestA(t *testing.T) { t.Skip(why) }",
+		},
 		CheckNoProof: {
 			`func TestA(t *testing.T) { runner.New(t, cfg, runner.WithoutDeviceMemory("x"), runner.WithoutHost("x")) }`,
 			`func TestA(t *testing.T) { runner.New(t, cfg, runner.WithoutDeviceMemory("no GPU")) }`,
@@ -81,7 +87,10 @@ func TestResults(t *testing.T) {
 	require.Len(t, tests, 3)
 	run := func(status report.Status) *report.Report {
 		return &report.Report{Tests: []report.Test{
-			{Package: "p", Name: "TestA", Status: status, Message: "no GPU"}, {Package: "p", Name: "TestB", Status: report.StatusSkip, Message: "no GPU"},
+			{Package: "p", Name: "TestA", Status: status, Message: "no GPU"}, {
+				Package: "p", Name: "TestB",
+				Status: report.StatusSkip, Message: "no GPU",
+			},
 		}}
 	}
 	var got []string

@@ -14,7 +14,8 @@ type Test struct {
 	ignored             string
 }
 
-// Results compares the tests in the source with what ran: tests that no report has, and tests that every report skips.
+// Results compares the tests in the source with what ran: tests that no report has, and tests that
+// every report skips.
 func Results(tests []Test, reports []*report.Report) (findings []Finding) {
 	if len(reports) == 0 {
 		return nil
@@ -40,7 +41,8 @@ func Results(tests []Test, reports []*report.Report) (findings []Finding) {
 		f := Finding{File: t.File, Line: t.Line, Package: t.Package, Test: t.Name}
 		switch {
 		case !ran[id] && packages[t.Package]:
-			f.Check, f.Message = CheckNeverRan, fmt.Sprintf("%s is in none of %d reports of its package", t.Name, len(reports))
+			f.Check, f.Message = CheckNeverRan, fmt.Sprintf("%s is in none of %d reports of its package", t.Name,
+				len(reports))
 		case only[id] != "":
 			f.Check, f.Message = CheckOnlySkips, fmt.Sprintf("%s is skipped in every report: %s", t.Name, only[id])
 		default:

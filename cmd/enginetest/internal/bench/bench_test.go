@@ -33,7 +33,10 @@ func TestRun(t *testing.T) {
 			assert.False(t, math.IsInf(m.Max, 0), m.Name)
 		}
 	}
-	for _, want := range []string{lifeName, "+ Go heap", "+ memory outside the Go heap", "+ goroutines", "+ file descriptors", "open", "prefill 1×16", "decode 1×2", "prefill 3×16", "decode 3×2"} {
+	for _, want := range []string{
+		lifeName, "+ Go heap", "+ memory outside the Go heap", "+ goroutines",
+		"+ file descriptors", "open", "prefill 1×16", "decode 1×2", "prefill 3×16", "decode 3×2",
+	} {
 		assert.Contains(t, names, want)
 	}
 	assert.Contains(t, r.String(), "the weights may stay in a cache", "no share of a floor that does not bind")
@@ -110,7 +113,8 @@ func TestStepBytes(t *testing.T) {
 }
 
 func TestSummarize(t *testing.T) {
-	assert.Equal(t, Result{Name: "x", Unit: "ms", Median: 2, Min: 1, Max: 9, Runs: 3}, summarize("x", "ms", []float64{9, 1, 2}))
+	assert.Equal(t, Result{Name: "x", Unit: "ms", Median: 2, Min: 1, Max: 9, Runs: 3},
+		summarize("x", "ms", []float64{9, 1, 2}))
 	assert.Equal(t, Result{Median: 2.5, Min: 1, Max: 9, Runs: 4}, summarize("", "", []float64{9, 1, 2, 3}))
 	assert.InDelta(t, 0.5, share(Result{Unit: "tok/s", Median: 1, Floor: 2}), 0)
 	assert.InDelta(t, 0.5, share(Result{Unit: "ms", Median: 2, Floor: 1}), 0)

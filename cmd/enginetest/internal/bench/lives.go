@@ -59,7 +59,8 @@ func lives(ctx context.Context, n int, life func(context.Context) error) ([]Resu
 	return results, err
 }
 
-// slopeNote says whether a slope counts as growth: a measure may move surely, and by next to nothing.
+// slopeNote reports whether a slope counts as growth: a measure may move surely, and by next to
+// nothing.
 func slopeNote(t leakcheck.Trend) string {
 	if t.Grows() {
 		return "slope of the second half: it grows"

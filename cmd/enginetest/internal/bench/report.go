@@ -33,7 +33,10 @@ type Result struct {
 func summarize(name, unit string, values []float64) Result {
 	values = slices.Sorted(slices.Values(values))
 	n := len(values)
-	return Result{Name: name, Unit: unit, Median: (values[(n-1)/2] + values[n/2]) / 2, Min: values[0], Max: values[n-1], Runs: n}
+	return Result{
+		Name: name, Unit: unit, Median: (values[(n-1)/2] + values[n/2]) / 2, Min: values[0], Max: values[n-1],
+		Runs: n,
+	}
 }
 
 // String is a table.
@@ -52,7 +55,8 @@ func (r Report) String() string {
 		if m.Floor > 0 {
 			floor = fmt.Sprintf("%.4g (%.0f%%) ", m.Floor, 100*share(m))
 		}
-		fmt.Fprintf(&b, "%-28s %10.4g %10.4g %10.4g  %-9s %4d  %s%s\n", m.Name, m.Median, m.Min, m.Max, m.Unit, m.Runs, floor, m.Note)
+		fmt.Fprintf(&b, "%-28s %10.4g %10.4g %10.4g  %-9s %4d  %s%s\n", m.Name, m.Median, m.Min, m.Max, m.Unit, m.Runs,
+			floor, m.Note)
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }

@@ -11,7 +11,9 @@ import (
 
 // speed measures a batch of prompts with one token each, and then decoding: outputs of prompts of
 // one token, so that every step is one of decoding and nothing has to be subtracted.
-func (o Options) speed(ctx context.Context, e *engine.Engine, batch int, memory *Bandwidth, stepBytes int64) ([]Result, error) {
+func (o Options) speed(ctx context.Context, e *engine.Engine, batch int, memory *Bandwidth, stepBytes int64) ([]Result,
+	error,
+) {
 	if _, err := e.Generate(ctx, o.requests(batch, o.Prompt, 2, 0)...); err != nil { // pages are touched, caches warm
 		return nil, err
 	}
@@ -53,7 +55,10 @@ func (o Options) requests(n, prompt, output, run int) []engine.Request {
 			state = state*6364136223846793005 + 1442695040888963407
 			ids[j] = int32(state >> 33 % 200)
 		}
-		reqs[i] = engine.Request{PromptTokenIDs: ids, Sampling: engine.SamplingParams{MaxTokens: output, IgnoreEOS: true}}
+		reqs[i] = engine.Request{PromptTokenIDs: ids, Sampling: engine.SamplingParams{
+			MaxTokens: output,
+			IgnoreEOS: true,
+		}}
 	}
 	return reqs
 }

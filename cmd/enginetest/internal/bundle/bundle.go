@@ -1,4 +1,5 @@
-// Package bundle builds a folder with everything that a machine without Go, sources and network needs to run the tests of a module.
+// Package bundle builds a folder with everything that a machine without Go, sources and network
+// needs to run the tests of a module.
 package bundle
 
 import (
@@ -44,7 +45,8 @@ type listed struct {
 	Error                     *struct{ Err string }
 }
 
-// Build builds the bundle. A package without tests is left out; one whose tests do not compile ends the build.
+// Build builds the bundle. A package without tests is left out; one whose tests do not compile ends
+// the build.
 func Build(ctx context.Context, o Options) (err error) {
 	if len(o.Packages) == 0 {
 		o.Packages = []string{"./..."}
@@ -124,7 +126,8 @@ func root(ctx context.Context) (string, error) {
 
 // choose lists the packages with tests.
 func choose(ctx context.Context, o Options, root string) ([]binary, error) {
-	args := append([]string{"go", "list", "-e", "-json=Dir,ImportPath,TestGoFiles,XTestGoFiles,Module,Error"}, tags(o.Flags)...)
+	args := append([]string{"go", "list", "-e", "-json=Dir,ImportPath,TestGoFiles,XTestGoFiles,Module,Error"},
+		tags(o.Flags)...)
 	out, err := output(ctx, append(args, o.Packages...)...)
 	if err != nil {
 		return nil, err
@@ -236,7 +239,8 @@ func fileExists(path string) bool {
 // ownModule is where the command enginetest can be built from source.
 const ownModule = "github.com/enginetest/enginetest"
 
-// command puts the command enginetest into the bundle: built, in its own module; elsewhere, this very program.
+// command puts the command enginetest into the bundle: built, in its own module; elsewhere, this
+// very program.
 func (o Options) command(ctx context.Context, root string) error {
 	to := filepath.Join(o.Out, "enginetest")
 	if path, err := output(ctx, "go", "list", "-m"); err == nil && strings.TrimSpace(path) == ownModule {
@@ -294,7 +298,8 @@ func (o Options) describe(ctx context.Context, binaries []binary) error {
 // tags returns the flags that go list needs as well.
 func tags(flags []string) (kept []string) {
 	for _, f := range flags {
-		if name := strings.TrimLeft(f, "-"); strings.HasPrefix(name, "tags=") || name == "race" || strings.HasPrefix(name, "mod") {
+		if name := strings.TrimLeft(f, "-"); strings.HasPrefix(name, "tags=") || name == "race" ||
+			strings.HasPrefix(name, "mod") {
 			kept = append(kept, f)
 		}
 	}

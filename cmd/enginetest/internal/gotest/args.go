@@ -52,7 +52,8 @@ func Parse(args []string) Command {
 	return c
 }
 
-// JSON returns the command with -json, over packages; nil leaves the packages as they are. extra are further flags.
+// JSON returns the command with -json, over packages; nil leaves the packages as they are. extra
+// are further flags.
 func (c Command) JSON(packages []string, extra ...string) []string {
 	if !c.Go {
 		return c.Args

@@ -27,7 +27,8 @@ func TestParse(t *testing.T) {
 		assert.Equal(t, want.packages, strings.Join(c.Packages, " "))
 	}
 	assert.Equal(t, "TestB", Parse(strings.Fields("go test -run TestB .")).Flag("run"))
-	assert.Equal(t, "go -C x list -tags=a -f F ./...", strings.Join(Parse(strings.Fields("go -C x test -tags a ./...")).List("F"), " "))
+	assert.Equal(t, "go -C x list -tags=a -f F ./...",
+		strings.Join(Parse(strings.Fields("go -C x test -tags a ./...")).List("F"), " "))
 	other := Parse([]string{"./llm.test", "-test.v"})
 	assert.False(t, other.Go)
 	assert.Equal(t, []string{"./llm.test", "-test.v"}, other.JSON(nil))

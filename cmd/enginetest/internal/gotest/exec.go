@@ -16,8 +16,8 @@ import (
 // grace is how long a command may go on after it was asked to end.
 const grace = 30 * time.Second
 
-// Exec runs a command and passes each line of its standard output to line. It returns the exit code; the error says why the command
-// could not be run or was ended by ctx.
+// Exec runs a command and passes each line of its standard output to line. It returns the exit
+// code; the error says why the command could not be run or was ended by ctx.
 func Exec(ctx context.Context, args []string, stderr io.Writer, line func(string)) (code int, err error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stderr = stderr

@@ -35,16 +35,21 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.JUnit, "junit", "", "write JUnit XML to `FILE`")
 	f.StringVar(&o.HTML, "html", "", "write one HTML page to `FILE`")
 	f.StringVar(&o.Markdown, "markdown", "", "append a Markdown summary to `FILE`")
-	f.BoolVar(&o.GitHub, "github", os.Getenv("GITHUB_ACTIONS") == "true", "annotations on standard output and a step summary; on in GitHub Actions")
+	f.BoolVar(&o.GitHub, "github", os.Getenv("GITHUB_ACTIONS") == "true",
+		"annotations on standard output and a step summary; on in GitHub Actions")
 	f.StringVar(&o.History, "history", "", "compare with the JSON reports in `DIR`: new, known, flaky, fixed")
 	f.BoolVar(&o.Save, "save", false, "add this report to the history")
-	f.StringVar(&o.Quarantine, "quarantine", "", "failures that have an owner and do not fail the run until a day, in `FILE`")
-	f.IntVar(&o.CapacitySkips, "max-capacity-skips", 0, "tests that may be skipped because the machine lacks something; -1 is any number")
-	f.StringArrayVar(&o.AllowSkip, "allow-skip", nil, "accept such a skip when \"package.Test: reason\" matches `REGEX`; can be repeated")
+	f.StringVar(&o.Quarantine, "quarantine", "",
+		"failures that have an owner and do not fail the run until a day, in `FILE`")
+	f.IntVar(&o.CapacitySkips, "max-capacity-skips", 0,
+		"tests that may be skipped because the machine lacks something; -1 is any number")
+	f.StringArrayVar(&o.AllowSkip, "allow-skip", nil,
+		"accept such a skip when \"package.Test: reason\" matches `REGEX`; can be repeated")
 	f.IntVar(&o.MaxSkips, "max-skips", -1, "tests that may be skipped for any reason; -1 is any number")
 	f.IntVar(&o.Max, "max-failures", 50, "failures that are printed; 0 is all")
 	f.StringVar(&o.Name, "name", "", "the report's title")
-	f.StringVar(&o.Commit, "commit", os.Getenv("GITHUB_SHA"), "the code under test, so that the same code's results can be compared")
+	f.StringVar(&o.Commit, "commit", os.Getenv("GITHUB_SHA"),
+		"the code under test, so that the same code's results can be compared")
 }
 
 // Check refuses options that cannot work, before any test runs.
@@ -87,7 +92,8 @@ func (o *Options) quarantine() ([]report.Quarantine, error) {
 	return list, nil
 }
 
-// Load reads the JSON reports of a folder; a folder that is not there has none. A file that is no report is passed over.
+// Load reads the JSON reports of a folder; a folder that is not there has none. A file that is no
+// report is passed over.
 func Load(dir string) (list []*report.Report, err error) {
 	if dir == "" {
 		return nil, nil
@@ -107,8 +113,8 @@ func Load(dir string) (list []*report.Report, err error) {
 	return list, err
 }
 
-// Finish judges the report, compares it and writes everything that was asked for. exit is the exit code of the test command.
-// part says that the report is one shard of a run.
+// Finish judges the report, compares it and writes everything that was asked for. exit is the exit
+// code of the test command. part says that the report is one shard of a run.
 func (o *Options) Finish(r *report.Report, exit int, part bool, stdout, stderr io.Writer) error {
 	r.Name, r.Commit = o.Name, o.Commit
 	history, err := Load(o.History)
@@ -123,7 +129,8 @@ func (o *Options) Finish(r *report.Report, exit int, part bool, stdout, stderr i
 		return err
 	}
 	for _, q := range r.Hold(list) {
-		fmt.Fprintf(stderr, "quarantine: %s (%s, until %s) matches no test\n", q.Pattern, q.Owner, q.Expires.Format(time.DateOnly))
+		fmt.Fprintf(stderr, "quarantine: %s (%s, until %s) matches no test\n", q.Pattern, q.Owner,
+			q.Expires.Format(time.DateOnly))
 	}
 	policy, err := o.policy(exit)
 	if err != nil {
@@ -136,7 +143,8 @@ func (o *Options) Finish(r *report.Report, exit int, part bool, stdout, stderr i
 
 func (o *Options) files(r *report.Report) error {
 	errs := []error{
-		write(o.JSON, r.WriteJSON), write(o.JUnit, r.WriteJUnit), write(o.HTML, r.WriteHTML), add(o.Markdown, r.WriteMarkdown),
+		write(o.JSON, r.WriteJSON), write(o.JUnit, r.WriteJUnit), write(o.HTML, r.WriteHTML), add(o.Markdown,
+			r.WriteMarkdown),
 	}
 	if o.GitHub {
 		errs = append(errs, add(os.Getenv("GITHUB_STEP_SUMMARY"), r.WriteMarkdown))

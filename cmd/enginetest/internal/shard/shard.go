@@ -13,7 +13,8 @@ import (
 	"github.com/enginetest/enginetest/report"
 )
 
-// Unit is what one machine runs: a package, or one test of a package that is too long for one machine.
+// Unit is what one machine runs: a package, or one test of a package that is too long for one
+// machine.
 type Unit struct {
 	Package string
 	Test    string // "" for all of it
@@ -36,7 +37,9 @@ type Times map[Unit]time.Duration
 
 // Read collects the times of reports.
 func Read(history []*report.Report) Times {
-	sorted := slices.SortedFunc(slices.Values(history), func(a, b *report.Report) int { return a.Started.Compare(b.Started) })
+	sorted := slices.SortedFunc(slices.Values(history), func(a, b *report.Report) int {
+		return a.Started.Compare(b.Started)
+	})
 	times := Times{}
 	for _, r := range sorted {
 		sum := map[string]time.Duration{}
@@ -55,9 +58,9 @@ func Read(history []*report.Report) Times {
 	return times
 }
 
-// Split distributes the packages over n machines: the longest first, each to the machine with the least work. A package that is
-// longer than one machine's share is split into its tests, which list returns. The result depends on its arguments alone, so that
-// every machine computes the same.
+// Split distributes the packages over n machines: the longest first, each to the machine with the
+// least work. A package that is longer than one machine's share is split into its tests, which list
+// returns. The result depends on its arguments alone, so that every machine computes the same.
 func Split(packages []string, times Times, n int, list func(pkg string) ([]string, error)) ([][]Unit, error) {
 	packages = slices.Compact(slices.Sorted(slices.Values(packages)))
 	typical := median(packages, times)

@@ -23,7 +23,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Whatever is known of the times, every test is in exactly one shard, and each machine computes the same plan.
+// Whatever is known of the times, every test is in exactly one shard, and each machine computes the
+// same plan.
 func TestNoTestIsLostOrTwice(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for round := range 200 {
@@ -88,7 +89,9 @@ func TestLongPackagesAreSplit(t *testing.T) {
 		most = max(most, sum)
 	}
 	assert.Less(t, most, 6*time.Second)
-	_, err = Split([]string{"a", "long"}, times, 2, func(string) ([]string, error) { return nil, errors.New("does not build") })
+	_, err = Split([]string{"a", "long"}, times, 2, func(string) ([]string, error) {
+		return nil, errors.New("does not build")
+	})
 	require.ErrorContains(t, err, "does not build")
 }
 
@@ -97,7 +100,10 @@ func TestReadTakesTheNewest(t *testing.T) {
 		return &report.Report{
 			Started:  time.Date(2026, 1, 1, hour, 0, 0, 0, time.UTC),
 			Packages: []report.Package{{Name: "p", Elapsed: took}},
-			Tests:    []report.Test{{Package: "p", Name: "TestA", Elapsed: took}, {Package: "p", Name: "TestA/sub", Elapsed: took}},
+			Tests: []report.Test{
+				{Package: "p", Name: "TestA", Elapsed: took},
+				{Package: "p", Name: "TestA/sub", Elapsed: took},
+			},
 		}
 	}
 	times := Read([]*report.Report{at(2, 5), at(1, 9)})

@@ -1,5 +1,6 @@
-// Package fakerunner is a model runner without a model, for tests of what drives one. Its KV cache holds the tokens themselves, so it
-// notices a wrong slot, position or block table, and its next token is a hash of the whole context as the cache has it.
+// Package fakerunner is a model runner without a model, for tests of what drives one. Its KV cache
+// holds the tokens themselves, so it notices a wrong slot, position or block table, and its next
+// token is a hash of the whole context as the cache has it.
 package fakerunner
 
 import (

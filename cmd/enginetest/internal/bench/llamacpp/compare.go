@@ -39,7 +39,10 @@ func compare(ctx context.Context, o options, say func(string)) (_ *report, err e
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(o.dir)) }()
 	}
-	m := &match{options: o, report: &report{Load: []string{load()}}, models: map[string]string{}, memory: map[int]*bench.Bandwidth{}}
+	m := &match{
+		options: o, report: &report{Load: []string{load()}}, models: map[string]string{},
+		memory: map[int]*bench.Bandwidth{},
+	}
 	for _, p := range o.types {
 		if err := m.write(p, say); err != nil {
 			return nil, err
@@ -157,7 +160,10 @@ func (m *match) ours(ctx context.Context, p pair, threads int) error {
 // generate returns the rate of some of the tokens of a request, after a warm-up as long as
 // llama-bench's: the same prompt, or a token.
 func generate(ctx context.Context, e *engine.Engine, prompt, output, count int) (float64, error) {
-	req := engine.Request{PromptTokenIDs: make([]int32, prompt), Sampling: engine.SamplingParams{MaxTokens: output, IgnoreEOS: true}}
+	req := engine.Request{
+		PromptTokenIDs: make([]int32, prompt),
+		Sampling:       engine.SamplingParams{MaxTokens: output, IgnoreEOS: true},
+	}
 	for i := range req.PromptTokenIDs {
 		req.PromptTokenIDs[i] = int32(3 + i%100)
 	}

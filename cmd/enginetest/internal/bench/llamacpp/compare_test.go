@@ -64,7 +64,10 @@ func TestCompare(t *testing.T) {
 func TestTable(t *testing.T) {
 	r := &report{Build: 42, Load: []string{"0.10", "2.00"}, Rows: []*row{
 		{What: "prefill", Types: "f32 vs f32", Threads: 1, Ours: rates{30, 10, 20}, Theirs: rates{10, 10, 10}},
-		{What: "decode", Types: "f32 vs f32", Threads: 2, Ours: rates{1, 2, 3, 4}, Theirs: rates{2, 2, 2, 2}, Floor: rates{5, 5, 5, 5}},
+		{
+			What: "decode", Types: "f32 vs f32", Threads: 2, Ours: rates{1, 2, 3, 4}, Theirs: rates{2, 2, 2, 2},
+			Floor: rates{5, 5, 5, 5},
+		},
 	}}
 	assert.Equal(t, `| tokens/s: median (best) | threads | enginetest | llama.cpp | ratio | floor | share |
 |---|---|---|---|---|---|---|
@@ -79,7 +82,10 @@ func TestLlamaBenchThatFails(t *testing.T) {
 	for _, row := range []struct{ why, script, want string }{
 		{"its message is in ours", "echo 'no such model' >&2; exit 3", "no such model"},
 		{"no JSON", "echo hello", "its JSON"},
-		{"runs that were not asked for", `echo '[{"n_prompt":9,"n_gen":0,"avg_ts":1}]'`, "want a prompt's run and a decoding one"},
+		{
+			"runs that were not asked for", `echo '[{"n_prompt":9,"n_gen":0,"avg_ts":1}]'`,
+			"want a prompt's run and a decoding one",
+		},
 	} {
 		_, err := compare(t.Context(), tiny(fakeBench(t, row.script)), func(string) {})
 		assert.ErrorContains(t, err, row.want, row.why)

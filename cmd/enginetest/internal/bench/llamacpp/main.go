@@ -25,7 +25,8 @@ import (
 func main() {
 	o := options{spec: fixtures.Shape110M()}
 	flag.StringVar(&o.llamaBench, "llama-bench", "llama-bench", "llama.cpp's llama-bench, or a script that runs it")
-	flag.StringVar(&o.dir, "dir", "", "folder that llama-bench can read too, for the models (0.9 GB; default: a temporary one)")
+	flag.StringVar(&o.dir, "dir", "",
+		"folder that llama-bench can read too, for the models (0.9 GB; default: a temporary one)")
 	flag.IntVar(&o.rounds, "rounds", 7, "turns of each side")
 	flag.IntVar(&o.prompt, "prompt", 128, "tokens of a prompt")
 	flag.IntVar(&o.output, "output", 32, "tokens to decode")

@@ -65,6 +65,7 @@ func (r *report) String() string {
 		fmt.Fprintf(&b, " %.1f (%.1f) | %.0f %% (%.0f %%) |\n", w.Floor.median(), w.Floor.best(),
 			100*w.Ours.median()/w.Floor.median(), 100*w.Ours.best()/w.Floor.best())
 	}
-	fmt.Fprintf(&b, "\n%d rounds in turns; llama.cpp build %d; load average of the machine %s", len(r.Rows[0].Ours), r.Build, strings.Join(r.Load, " before, "))
+	fmt.Fprintf(&b, "\n%d rounds in turns; llama.cpp build %d; load average of the machine %s", len(r.Rows[0].Ours),
+		r.Build, strings.Join(r.Load, " before, "))
 	return b.String() + " after.\n"
 }
