@@ -91,6 +91,33 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
+// A segment that another program makes meanwhile, and leaves, is not the child's.
+func TestSegmentsOfOthersAreNotBlamed(t *testing.T) {
+	t.Cleanup(removeSegments)
+	o := forkproc.Run(t, func(t *testing.T) {
+		if os.Getenv("FORKPROC_TEST_SEGMENT") != "" {
+			return
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^TestMakesASegment$")
+		cmd.Env = append(os.Environ(), "FORKPROC_TEST_SEGMENT=1")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		segments, err := os.ReadFile("/proc/sysvipc/shm")
+		require.NoError(t, err)
+		require.Regexp(t, fmt.Sprintf(` 8192 +%d `, cmd.Process.Pid), string(segments), "it is there, and its maker is not")
+	}, forkproc.Report)
+	require.Empty(t, o.Leftovers)
+}
+
+// TestMakesASegment is the other program of TestSegmentsOfOthersAreNotBlamed.
+func TestMakesASegment(t *testing.T) {
+	if os.Getenv("FORKPROC_TEST_SEGMENT") == "" {
+		return
+	}
+	_, err := unix.SysvShmGet(unix.IPC_PRIVATE, 8192, unix.IPC_CREAT|0o600)
+	require.NoError(t, err)
+}
+
 // startServer leaves a process that holds a listening socket.
 func startServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
