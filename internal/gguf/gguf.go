@@ -26,7 +26,8 @@ const (
 	version   = uint32(3)
 )
 
-// Write writes the Llama checkpoint in dir, with its tokenizer and chat template, to a GGUF file at path.
+// Write writes the Llama checkpoint in dir, with its tokenizer and chat template, to a GGUF file at
+// path. A checkpoint without a tokenizer gets a made-up vocabulary.
 func Write(path, dir string) (err error) {
 	c, err := checkpoint.Open(dir)
 	if err != nil {
@@ -125,6 +126,8 @@ func (w *writer) value(v any) {
 		for _, s := range v {
 			w.put(s)
 		}
+	case []float32:
+		w.put(typeArray, typeFloat32, uint64(len(v)), v)
 	case []int32:
 		w.put(typeArray, typeInt32, uint64(len(v)), v)
 	default:

@@ -14,16 +14,15 @@ import (
 // Token types of GGUF.
 const (
 	tokenNormal  int32 = 1
+	tokenUnknown int32 = 2
 	tokenControl int32 = 3
+	tokenByte    int32 = 6
 )
 
 func keysOf(c *checkpoint.Checkpoint) ([]key, error) {
 	cfg := c.Config
 	if cfg.Rope.Theta == 0 {
 		return nil, errors.New("gguf: the checkpoint has no rope_theta")
-	}
-	if len(cfg.EOS) == 0 {
-		return nil, errors.New("gguf: the checkpoint has no eos_token_id")
 	}
 	keys := []key{
 		{"general.architecture", "llama"},
@@ -42,15 +41,45 @@ func keysOf(c *checkpoint.Checkpoint) ([]key, error) {
 		{"llama.vocab_size", uint32(cfg.VocabSize)},
 	}
 	tok, err := tokenizerKeys(c.TokenizerPath(), cfg.VocabSize)
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return append(keys, madeUpTokens(cfg.VocabSize)...), nil
+	case err != nil:
 		return nil, err
+	case len(cfg.EOS) == 0:
+		return nil, errors.New("gguf: the checkpoint has no eos_token_id")
 	}
 	keys = append(keys, tok...)
-	keys = append(keys, key{"tokenizer.ggml.eos_token_id", uint32(cfg.EOS[0])}, key{"tokenizer.ggml.bos_token_id", uint32(cfg.EOS[0])})
+	keys = append(keys, key{"tokenizer.ggml.eos_token_id", uint32(cfg.EOS[0])},
+		key{"tokenizer.ggml.bos_token_id", uint32(cfg.EOS[0])})
 	if text := chatTemplate(c.Dir); text != "" {
 		keys = append(keys, key{"tokenizer.chat_template", text})
 	}
 	return keys, nil
+}
+
+// madeUpTokens is a vocabulary for a checkpoint without a tokenizer: llama.cpp loads no file without
+// one, and measures speed on token ids.
+func madeUpTokens(vocabSize int) []key {
+	texts, kinds := make([]string, vocabSize), make([]int32, vocabSize)
+	for i := range texts {
+		switch {
+		case i < 3:
+			texts[i], kinds[i] = []string{"<unk>", "<s>", "</s>"}[i], []int32{tokenUnknown, tokenControl, tokenControl}[i]
+		case i < 3+256:
+			texts[i], kinds[i] = fmt.Sprintf("<0x%02X>", i-3), tokenByte
+		default:
+			texts[i], kinds[i] = fmt.Sprintf("t%d", i), tokenNormal
+		}
+	}
+	return []key{
+		{"tokenizer.ggml.model", "llama"},
+		{"tokenizer.ggml.tokens", texts},
+		{"tokenizer.ggml.scores", make([]float32, vocabSize)},
+		{"tokenizer.ggml.token_type", kinds},
+		{"tokenizer.ggml.bos_token_id", uint32(1)},
+		{"tokenizer.ggml.eos_token_id", uint32(2)},
+	}
 }
 
 // tokenizerKeys reads a byte-level BPE tokenizer.json.

@@ -3,6 +3,7 @@ package gguf
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"
@@ -44,7 +45,7 @@ func tensorsOf(c *checkpoint.Checkpoint) ([]tensor, error) {
 			case checkpoint.BF16:
 				g.data = widened(t.Data)
 			case checkpoint.F16:
-				return nil, fmt.Errorf("gguf: tensor %q has type F16, must be F32 or BF16", name)
+				g.data = widenedHalf(t.Data)
 			}
 			g.kind = kinds[checkpoint.F32]
 		case strings.HasSuffix(g.name, "attn_q.weight"):
@@ -64,6 +65,32 @@ func widened(b []byte) []byte {
 		out = binary.LittleEndian.AppendUint32(out, uint32(binary.LittleEndian.Uint16(b))<<16)
 	}
 	return out
+}
+
+// widenedHalf turns F16 into F32.
+func widenedHalf(b []byte) []byte {
+	out := make([]byte, 0, 2*len(b))
+	for ; len(b) >= 2; b = b[2:] {
+		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(half(binary.LittleEndian.Uint16(b))))
+	}
+	return out
+}
+
+// half is the value of an IEEE 754 binary16.
+func half(h uint16) float32 {
+	sign, exponent, fraction := float64(1), int(h>>10&31), float64(h&1023)
+	if h>>15 == 1 {
+		sign = -1
+	}
+	switch {
+	case exponent == 0:
+		return float32(sign * math.Ldexp(fraction, -24))
+	case exponent < 31:
+		return float32(sign * math.Ldexp(1024+fraction, exponent-25))
+	case fraction == 0:
+		return float32(math.Inf(int(sign)))
+	}
+	return float32(math.NaN())
 }
 
 // paired reorders the rows of each head: Hugging Face rotates row i with row i+half, llama.cpp rotates neighbours.

@@ -15,7 +15,7 @@ import (
 	"github.com/enginetest/enginetest/cmd/enginetest/internal/bench"
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
-	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/internal/gguf"
 )
 
 type options struct {
@@ -103,12 +103,8 @@ func (m *match) write(p pair, say func(string)) error {
 		m.models["ours "+t] = dir
 	}
 	path := filepath.Join(m.dir, p.theirs+".gguf")
-	c, err := checkpoint.Open(m.models["ours "+p.theirs])
-	if err != nil {
-		return err
-	}
 	m.models["theirs "+p.theirs] = path
-	if err := errors.Join(writeGGUF(path, c), c.Close(), cold(path)); err != nil {
+	if err := errors.Join(gguf.Write(path, m.models["ours "+p.theirs]), cold(path)); err != nil {
 		return err
 	}
 	return cold(filepath.Join(m.models["ours "+p.ours], "model.safetensors"))
