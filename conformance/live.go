@@ -97,9 +97,9 @@ func (l *live) each(ctx context.Context, reqs ...llm.Request) (outs []llm.Output
 
 // stream joins a streamed answer's deltas, per completion. It stops after the delta at which enough
 // answers true.
-func (l *live) stream(ctx context.Context, req llm.Request, enough func(llm.Delta) bool) (cs []llm.Completion,
-	err error,
-) {
+func (l *live) stream(ctx context.Context, req llm.Request,
+	enough func(llm.Delta) bool,
+) (cs []llm.Completion, err error) {
 	s, ok := l.engine().(harness.Streamer)
 	if !ok {
 		return nil, lacks(Streaming, "%s does not implement harness.Streamer", typeName(l.engine()))

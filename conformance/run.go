@@ -39,9 +39,9 @@ func Run[E harness.Engine](t *testing.T, open func(context.Context) (E, error), 
 
 // Check is Run without a test. It returns what it found; the error is that of ctx when it ended
 // early.
-func Check[E harness.Engine](ctx context.Context, open func(context.Context) (E, error), opts ...Option) (Report,
-	error,
-) {
+func Check[E harness.Engine](ctx context.Context, open func(context.Context) (E, error),
+	opts ...Option,
+) (Report, error) {
 	s := newSuite(ctx, starterOf(open), opts)
 	for _, p := range s.chosen() {
 		s.check(p)

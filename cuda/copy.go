@@ -56,9 +56,9 @@ func (m *Memory) CopyToAsync(dst *Pinned, dstOff, off, n int64, s *Stream) error
 	return m.w.call(&m.w.d.fn.copyDtoHAsync, host, src, uintptr(n), stream)
 }
 
-func (m *Memory) hostCopy(call string, off int64, p *Pinned, hostOff, n int64, s *Stream) (dev, host, stream uintptr,
-	err error,
-) {
+func (m *Memory) hostCopy(call string, off int64, p *Pinned, hostOff, n int64,
+	s *Stream,
+) (dev, host, stream uintptr, err error) {
 	if err = m.enter(call); err != nil {
 		return
 	}

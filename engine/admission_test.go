@@ -14,7 +14,10 @@ import (
 
 // many is a request of n sequences that goes on for long.
 func many(client string, n int) Request {
-	return Request{Client: client, PromptTokenIDs: ids(5, 0), Sampling: SamplingParams{N: n, Temperature: 1, MaxTokens: 500, IgnoreEOS: true}}
+	return Request{
+		Client: client, PromptTokenIDs: ids(5, 0),
+		Sampling: SamplingParams{N: n, Temperature: 1, MaxTokens: 500, IgnoreEOS: true},
+	}
 }
 
 // start starts a request that runs until stop.
@@ -43,7 +46,8 @@ func TestAdmissionLeavesRoom(t *testing.T) {
 	_, err := e.Generate(t.Context(), many("greedy", 51))
 	var limit *LimitError
 	require.ErrorAs(t, err, &limit)
-	assert.Equal(t, LimitError{Limit: "MaxWaitingSeqs", Unit: "sequences", Want: 51, Held: 0, Free: 100, Most: 100}, *limit)
+	assert.Equal(t, LimitError{Limit: "MaxWaitingSeqs", Unit: "sequences", Want: 51, Held: 0, Free: 100, Most: 100},
+		*limit)
 	assert.True(t, limit.Never())
 	assert.EqualError(t, err, "engine: MaxWaitingSeqs is 100 sequences: the requests need 51, their client holds 0, 100 are free, and a client leaves as many free as it holds; split them, or raise it")
 
@@ -52,7 +56,8 @@ func TestAdmissionLeavesRoom(t *testing.T) {
 	_, err = e.Generate(t.Context(), many("greedy", 1))
 	require.ErrorAs(t, err, &limit)
 	assert.False(t, limit.Never())
-	assert.Equal(t, LimitError{Limit: "MaxWaitingSeqs", Unit: "sequences", Want: 1, Held: 50, Free: 50, Most: 100}, *limit)
+	assert.Equal(t, LimitError{Limit: "MaxWaitingSeqs", Unit: "sequences", Want: 1, Held: 50, Free: 50, Most: 100},
+		*limit)
 	stop3 := start(t, e, many("another", 25))
 	_, err = e.Generate(t.Context(), many("", 13))
 	require.ErrorAs(t, err, &limit, "a call without a name is a client, too")
@@ -121,11 +126,17 @@ func TestPromptTooLongForItsBytes(t *testing.T) {
 	_, err = e.Generate(t.Context(), Request{Prompt: strings.Repeat("The lighthouse keeper. ", 1<<19)})
 	require.ErrorIs(t, err, ErrPromptTooBig)
 	assert.ErrorContains(t, err, "at least ")
-	_, err = e.Generate(t.Context(), Request{Prompt: "a", Sampling: SamplingParams{BadWords: []string{strings.Repeat("lighthouse", 1<<16)}}})
+	_, err = e.Generate(t.Context(), Request{
+		Prompt:   "a",
+		Sampling: SamplingParams{BadWords: []string{strings.Repeat("lighthouse", 1<<16)}},
+	})
 	var p *ParamError
 	require.ErrorAs(t, err, &p)
 	assert.Equal(t, "BadWords[0]", p.Field)
-	_, err = e.Generate(t.Context(), Request{Prompt: "a", Sampling: SamplingParams{AllowedTokenIDs: make([]int32, 1<<20)}})
+	_, err = e.Generate(t.Context(), Request{
+		Prompt:   "a",
+		Sampling: SamplingParams{AllowedTokenIDs: make([]int32, 1<<20)},
+	})
 	require.ErrorAs(t, err, &p)
 	assert.Equal(t, "AllowedTokenIDs", p.Field)
 }

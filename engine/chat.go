@@ -58,7 +58,8 @@ func (e *Engine) chatPrompt(ctx context.Context, messages []Message) ([]int32, e
 	conversation := chat.Conversation{AddGenerationPrompt: true}
 	for i, m := range messages {
 		if m.Role == "" {
-			return nil, paramError(fmt.Sprintf("messages[%d].Role", i), `""`, "system, user, assistant or another role of the template")
+			return nil, paramError(fmt.Sprintf("messages[%d].Role", i), `""`,
+				"system, user, assistant or another role of the template")
 		}
 		turn := &chat.Dict{}
 		turn.Set("role", m.Role)
@@ -75,7 +76,8 @@ func (e *Engine) chatPrompt(ctx context.Context, messages []Message) ([]int32, e
 	}
 	ids := t.tok.Encode(text, false) // the template writes the special tokens
 	if len(ids) == 0 {
-		return nil, paramError("messages", "a conversation that the chat template makes an empty prompt of", "one that makes a prompt")
+		return nil, paramError("messages", "a conversation that the chat template makes an empty prompt of",
+			"one that makes a prompt")
 	}
 	return ids, nil
 }

@@ -32,7 +32,8 @@ func TestChat(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, " 42", out.Completions[0].Text)
 			assert.Equal(t, engine.FinishStop, out.Completions[0].FinishReason)
-			more := append(ask("What is 12+30?"), engine.Message{Role: "assistant", Content: "42"}, engine.Message{Role: "user", Content: "What is 2+3?"})
+			more := append(ask("What is 12+30?"), engine.Message{Role: "assistant", Content: "42"},
+				engine.Message{Role: "user", Content: "What is 2+3?"})
 			out, err = e.Chat(t.Context(), more, engine.SamplingParams{MaxTokens: 20})
 			require.NoError(t, err)
 			assert.Equal(t, " 5", out.Completions[0].Text)
@@ -45,7 +46,8 @@ func TestChatRefusals(t *testing.T) {
 	_, err := e.Chat(t.Context(), nil, engine.SamplingParams{})
 	assert.EqualError(t, err, "engine: messages is empty, must be at least one message")
 	_, err = e.Chat(t.Context(), []engine.Message{{Content: "hello"}}, engine.SamplingParams{})
-	assert.EqualError(t, err, `engine: messages[0].Role is "", must be system, user, assistant or another role of the template`)
+	assert.EqualError(t, err,
+		`engine: messages[0].Role is "", must be system, user, assistant or another role of the template`)
 	_, err = e.Chat(t.Context(), ask("hello"), engine.SamplingParams{Temperature: 3})
 	assert.EqualError(t, err, "engine: Temperature is 3, must be in [0, 2]")
 	ended, cancel := context.WithCancel(t.Context())

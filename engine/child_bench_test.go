@@ -35,7 +35,8 @@ func BenchmarkStreaming(b *testing.B) {
 			if r.model != "bundled" {
 				path = fixtures.Checkpoint(b, medium)
 			}
-			compareStreaming(b, engine.Config{Model: path, Device: "cpu", Threads: r.threads, DisablePrefixCache: true}, r.streams)
+			compareStreaming(b, engine.Config{Model: path, Device: "cpu", Threads: r.threads, DisablePrefixCache: true},
+				r.streams)
 		})
 	}
 }
@@ -89,7 +90,8 @@ func streamRound(b *testing.B, e *engine.Engine, streams int) streamed {
 		wg.Go(func() {
 			n, last := 0, time.Time{}
 			for d, err := range e.Stream(b.Context(), engine.Request{
-				Prompt: "The lighthouse", PromptTokenIDs: []int32{5, 6, 7, 8}, Sampling: engine.SamplingParams{MaxTokens: tokens, IgnoreEOS: true},
+				Prompt: "The lighthouse", PromptTokenIDs: []int32{5, 6, 7, 8},
+				Sampling: engine.SamplingParams{MaxTokens: tokens, IgnoreEOS: true},
 			}) {
 				if err != nil {
 					b.Error(err)

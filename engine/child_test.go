@@ -29,15 +29,27 @@ func TestChildGivesTheSame(t *testing.T) {
 		reqs []Request
 	}{
 		{"text", text("The lighthouse", SamplingParams{MaxTokens: 20})},
-		{"several, by id and by text", []Request{{ID: "a", PromptTokenIDs: ids(5, 0)}, {ID: "b", Prompt: "2+3="}, {PromptTokenIDs: ids(50, 3)}}},
-		{"three outputs with a seed of zero", text("Once", SamplingParams{N: 3, Temperature: 1, Seed: ptr(int64(0)), MaxTokens: 12})},
+		{"several, by id and by text", []Request{
+			{ID: "a", PromptTokenIDs: ids(5, 0)},
+			{ID: "b", Prompt: "2+3="},
+			{PromptTokenIDs: ids(50, 3)},
+		}},
+		{"three outputs with a seed of zero", text("Once",
+			SamplingParams{N: 3, Temperature: 1, Seed: ptr(int64(0)), MaxTokens: 12})},
 		{"drawn without a seed", text("Once", SamplingParams{Temperature: 1, MaxTokens: 12})},
-		{"no logprobs but the sampled one: a pointer to zero", text("2+3=", SamplingParams{Logprobs: ptr(0), PromptLogprobs: ptr(0)})},
+		{
+			"no logprobs but the sampled one: a pointer to zero",
+			text("2+3=", SamplingParams{Logprobs: ptr(0), PromptLogprobs: ptr(0)}),
+		},
 		{"all logprobs", text("2+3=", SamplingParams{Logprobs: ptr(-1), PromptLogprobs: ptr(2), MaxTokens: 3})},
-		{"a stop string", text("The lighthouse", SamplingParams{Stop: []string{" the"}, MaxTokens: 60, IncludeStopInOutput: true})},
+		{"a stop string", text("The lighthouse", SamplingParams{
+			Stop: []string{" the"}, MaxTokens: 60,
+			IncludeStopInOutput: true,
+		})},
 		{"special tokens kept", text("2+3=", SamplingParams{SkipSpecialTokens: ptr(false)})},
 		{"bias, bad words, penalties", text("The", SamplingParams{
-			LogitBias: map[int32]float64{5: 2, 6: -3}, BadWords: []string{"the"}, RepetitionPenalty: 1.2, StopTokenIDs: []int32{9},
+			LogitBias: map[int32]float64{5: 2, 6: -3}, BadWords: []string{"the"}, RepetitionPenalty: 1.2,
+			StopTokenIDs: []int32{9},
 		})},
 		{"an empty text", text("", SamplingParams{})},
 		{"bytes that are no text", text("a\xff\xfe", SamplingParams{MaxTokens: 3})},
@@ -81,7 +93,8 @@ func TestChildGivesTheSame(t *testing.T) {
 			var p, q *ParamError
 			assert.Equal(t, errors.As(errs[0], &p), errors.As(errs[1], &q))
 			if p != nil {
-				assert.Equal(t, fmt.Sprintf("%T %v", p.Value, p), fmt.Sprintf("%T %v", q.Value, q)) // NaN is not equal to itself
+				// NaN is not equal to itself
+				assert.Equal(t, fmt.Sprintf("%T %v", p.Value, p), fmt.Sprintf("%T %v", q.Value, q))
 			}
 			assert.Equal(t, errors.Is(errs[0], ErrPromptTooBig), errors.Is(errs[1], ErrPromptTooBig))
 		})

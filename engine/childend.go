@@ -137,7 +137,10 @@ func (c *child) shutdown(ctx context.Context) error {
 	if within(c.stopped, reapBudget) { // the core is being killed
 		return c.result
 	}
-	return &ShutdownTimeoutError{Phase: fmt.Sprintf("the end of core process %d", c.proc.Leader()), Running: reapBudget, Cause: ctx.Err()}
+	return &ShutdownTimeoutError{
+		Phase: fmt.Sprintf("the end of core process %d", c.proc.Leader()), Running: reapBudget,
+		Cause: ctx.Err(),
+	}
 }
 
 // end ends the core by the gentlest means that works, within the context.

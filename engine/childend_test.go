@@ -23,11 +23,15 @@ import (
 func TestChildFaultsInSteps(t *testing.T) {
 	for _, point := range []FaultPoint{FaultForward, FaultSample, FaultOutput} {
 		for action, want := range map[FaultAction]string{
-			ActError: "injected fault at " + string(point) + ": planted", ActPanic: "planted", ActOOM: "out of device memory",
+			ActError: "injected fault at " + string(point) + ": planted", ActPanic: "planted",
+			ActOOM:  "out of device memory",
 			ActExit: "exited with code 1", ActKill: "was killed by SIGKILL",
 		} {
 			t.Run(string(point)+"/"+string(action), func(t *testing.T) {
-				e := openTiny(t, Config{Core: ChildProcess, Faults: []Fault{{Point: point, Action: action, After: 10, Text: "planted"}}})
+				e := openTiny(t, Config{
+					Core:   ChildProcess,
+					Faults: []Fault{{Point: point, Action: action, After: 10, Text: "planted"}},
+				})
 				process := action == ActExit || action == ActKill
 				isDead := func(err error) {
 					t.Helper()
@@ -75,11 +79,15 @@ func TestChildFaultsInSteps(t *testing.T) {
 
 func TestChildFaultsInShutdown(t *testing.T) {
 	for action, want := range map[FaultAction]string{
-		ActError: "engine: injected fault at shutdown", ActPanic: "engine: injected fault at shutdown", ActHang: "release of the model runner",
+		ActError: "engine: injected fault at shutdown", ActPanic: "engine: injected fault at shutdown",
+		ActHang: "release of the model runner",
 		ActExit: "exited with code 1", ActKill: "was killed by SIGKILL",
 	} {
 		t.Run(string(action), func(t *testing.T) {
-			e, err := Open(t.Context(), Config{Model: tinyLlama, Logger: quiet, Core: ChildProcess, Faults: []Fault{{Point: FaultShutdown, Action: action}}})
+			e, err := Open(t.Context(), Config{
+				Model: tinyLlama, Logger: quiet, Core: ChildProcess,
+				Faults: []Fault{{Point: FaultShutdown, Action: action}},
+			})
 			require.NoError(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -89,7 +97,8 @@ func TestChildFaultsInShutdown(t *testing.T) {
 			var late *ShutdownTimeoutError
 			assert.NotErrorAs(t, err, &late, "nothing goes on any more")
 			var leak *LeakError
-			assert.Equal(t, action != ActExit && action != ActKill && action != ActHang, errors.As(err, &leak), "%v", err)
+			assert.Equal(t, action != ActExit && action != ActKill && action != ActHang, errors.As(err, &leak), "%v",
+				err)
 			assert.Empty(t, e.Holdings(), "whatever it says, its process is gone")
 			assert.Empty(t, children())
 			assert.Equal(t, Stopped, e.State())
@@ -128,11 +137,16 @@ func TestSignalsToTheCore(t *testing.T) {
 	e := openTiny(t, Config{Model: fixtures.Bundled(), Core: ChildProcess, MaxModelLen: 512})
 	require.NoError(t, syscall.Kill(e.PIDs()[0], syscall.SIGTERM))
 	tail := e.b.(*child).tail
-	require.Eventually(t, func() bool { return strings.Contains(tail.quote(), "SIGTERM ignored") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(tail.quote(), "SIGTERM ignored")
+	}, time.Minute, time.Millisecond)
 	assert.Len(t, one(t, e, ids(3, 0), SamplingParams{MaxTokens: 5, IgnoreEOS: true}).TokenIDs, 5)
 	got := make(chan error, 1)
 	go func() {
-		_, err := e.Generate(context.Background(), Request{PromptTokenIDs: ids(3, 0), Sampling: SamplingParams{MaxTokens: 500, IgnoreEOS: true}})
+		_, err := e.Generate(context.Background(), Request{
+			PromptTokenIDs: ids(3, 0),
+			Sampling:       SamplingParams{MaxTokens: 500, IgnoreEOS: true},
+		})
 		got <- err
 	}()
 	require.Eventually(t, func() bool { return e.Stats().Running == 1 }, time.Minute, time.Millisecond)
@@ -161,11 +175,16 @@ func TestChildThatEndedWasNotKilled(t *testing.T) {
 
 // SIGTERM to a core that hangs in its shutdown shows where, and ends it.
 func TestSIGTERMShowsWhatHangs(t *testing.T) {
-	e, err := Open(t.Context(), Config{Model: tinyLlama, Logger: quiet, Core: ChildProcess, Faults: []Fault{{Point: FaultShutdown, Action: ActHang}}})
+	e, err := Open(t.Context(), Config{
+		Model: tinyLlama, Logger: quiet, Core: ChildProcess,
+		Faults: []Fault{{Point: FaultShutdown, Action: ActHang}},
+	})
 	require.NoError(t, err)
 	pid, got := e.PIDs()[0], make(chan error)
 	go func() { got <- e.Shutdown(context.Background()) }()
-	require.Eventually(t, func() bool { return e.b.(*child).faultReports()[0].Fired == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return e.b.(*child).faultReports()[0].Fired == 1
+	}, time.Minute, time.Millisecond)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
 	err = <-got
 	assert.ErrorContains(t, err, "exited with code 143; its log, from the crash on:\n    engine core: SIGTERM, and it was told to stop; goroutines:")

@@ -12,8 +12,10 @@ import (
 
 // crossing are the errors that are themselves on both sides of the link.
 var crossing = []error{
-	ErrEngineDead, ErrStopped, ErrDraining, ErrSleeping, ErrBlocksInUse, ErrPromptTooBig, ErrOutOfMemory, ErrNoTokenizer, ErrInjected, ErrKilled, ErrCUDALost,
-	context.Canceled, context.DeadlineExceeded, fs.ErrNotExist, fs.ErrPermission, fs.ErrInvalid, io.ErrUnexpectedEOF, errors.ErrUnsupported,
+	ErrEngineDead, ErrStopped, ErrDraining, ErrSleeping, ErrBlocksInUse, ErrPromptTooBig, ErrOutOfMemory,
+	ErrNoTokenizer, ErrInjected, ErrKilled, ErrCUDALost,
+	context.Canceled, context.DeadlineExceeded, fs.ErrNotExist, fs.ErrPermission, fs.ErrInvalid, io.ErrUnexpectedEOF,
+	errors.ErrUnsupported,
 }
 
 // wireError is an error as it crosses: its text, and everything in it that errors.Is and errors.As
@@ -75,7 +77,10 @@ func pack(err error) *wireError {
 		w.Param = packParam(param)
 	}
 	if errors.As(err, &ckpt) {
-		w.Checkpoint = &wireCheckpoint{ckpt.File, ckpt.Tensor, ckpt.Field, ckpt.Reason, ckpt.Got, ckpt.Want, pack(ckpt.Err)}
+		w.Checkpoint = &wireCheckpoint{
+			ckpt.File, ckpt.Tensor, ckpt.Field, ckpt.Reason, ckpt.Got, ckpt.Want,
+			pack(ckpt.Err),
+		}
 	}
 	if errors.As(err, &panik) {
 		w.Panic = &wirePanic{panik.Phase, panik.Value, panik.Stack, pack(panik.err)}
@@ -117,7 +122,10 @@ func (w *wireError) unpack() error {
 		e.in = append(e.in, w.Limit)
 	}
 	if c := w.Checkpoint; c != nil {
-		e.in = append(e.in, &CheckpointError{File: c.File, Tensor: c.Tensor, Field: c.Field, Reason: c.Reason, Got: c.Got, Want: c.Want, Err: c.Err.unpack()})
+		e.in = append(e.in, &CheckpointError{
+			File: c.File, Tensor: c.Tensor, Field: c.Field, Reason: c.Reason,
+			Got: c.Got, Want: c.Want, Err: c.Err.unpack(),
+		})
 	}
 	if p := w.Panic; p != nil {
 		e.in = append(e.in, &PanicError{Phase: p.Phase, Value: p.Value, Stack: p.Stack, err: p.Err.unpack()})

@@ -47,7 +47,10 @@ func TestErrorsCross(t *testing.T) {
 		paramError("ID", `"x"`, "unique"),
 		&CheckpointError{File: "f", Tensor: "t", Field: "a.b", Reason: "r", Got: "g", Want: "w"},
 		&PanicError{Phase: "a step", Value: "boom", Stack: "main.go:1"},
-		&LeakError{Holdings: []ledger.Holding{{Owner: "weights", Kind: "mapped", Device: "cpu:0", Bytes: 7, Addr: 9, Stack: []string{"f"}}}},
+		&LeakError{Holdings: []ledger.Holding{{
+			Owner: "weights", Kind: "mapped", Device: "cpu:0", Bytes: 7, Addr: 9,
+			Stack: []string{"f"},
+		}}},
 		&ShutdownTimeoutError{Phase: "a step", Running: time.Second},
 	} {
 		got := across(t, fmt.Errorf("around: %w", want))
@@ -56,7 +59,10 @@ func TestErrorsCross(t *testing.T) {
 		require.ErrorAs(t, got, &core)
 		assert.Contains(t, core.in, want)
 	}
-	deep := across(t, errors.Join(&CheckpointError{File: "f", Err: &fs.PathError{Op: "open", Path: "f", Err: syscall.ENOENT}}, paramError("a", 1, "b"), ErrInjected))
+	deep := across(t, errors.Join(&CheckpointError{
+		File: "f",
+		Err:  &fs.PathError{Op: "open", Path: "f", Err: syscall.ENOENT},
+	}, paramError("a", 1, "b"), ErrInjected))
 	var c *CheckpointError
 	var p *ParamError
 	var n syscall.Errno
@@ -87,14 +93,18 @@ func TestAllErrorsCross(t *testing.T) {
 				}
 			}
 		case *ast.TypeSpec:
-			if ast.IsExported(n.Name.Name) && strings.HasSuffix(n.Name.Name, "Error") && !slices.Contains(here, n.Name.Name) {
+			if ast.IsExported(n.Name.Name) && strings.HasSuffix(n.Name.Name, "Error") &&
+				!slices.Contains(here, n.Name.Name) {
 				types = append(types, n.Name.Name)
 			}
 		}
 		return true
 	})
 	slices.Sort(types)
-	assert.Equal(t, []string{"CheckpointError", "LeakError", "LimitError", "PanicError", "ParamError", "ShutdownTimeoutError"}, types, "pack and unpack know these")
+	assert.Equal(t, []string{
+		"CheckpointError", "LeakError", "LimitError", "PanicError", "ParamError",
+		"ShutdownTimeoutError",
+	}, types, "pack and unpack know these")
 	engines := 0
 	for _, known := range crossing {
 		if strings.HasPrefix(known.Error(), "engine: ") {

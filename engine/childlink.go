@@ -73,7 +73,8 @@ type (
 )
 
 // method makes the core's side of a call of a function with one argument and one result.
-func method[In, Out any](f func(s *coreServer, ctx context.Context, in In) (Out, error)) func(context.Context, *coreServer, []byte) ([]byte, error) {
+func method[In, Out any](f func(s *coreServer, ctx context.Context, in In) (Out, error)) func(context.Context,
+	*coreServer, []byte) ([]byte, error) {
 	return func(ctx context.Context, s *coreServer, body []byte) ([]byte, error) {
 		var in In
 		if err := wire.Decode(body, &in); err != nil {
@@ -117,14 +118,20 @@ var methods = map[string]func(context.Context, *coreServer, []byte) ([]byte, err
 	"wake": method(func(s *coreServer, ctx context.Context, tags []string) (none, error) {
 		return none{}, s.engine().wakeUp(ctx, tags)
 	}),
-	"encode": method(func(s *coreServer, _ context.Context, text string) ([]int32, error) { return s.engine().encode(text) }),
-	"decode": method(func(s *coreServer, _ context.Context, ids []int32) (string, error) { return s.engine().decode(ids) }),
+	"encode": method(func(s *coreServer, _ context.Context, text string) ([]int32, error) {
+		return s.engine().encode(text)
+	}),
+	"decode": method(func(s *coreServer, _ context.Context, ids []int32) (string, error) {
+		return s.engine().decode(ids)
+	}),
 	"holdings": method(func(s *coreServer, _ context.Context, _ none) ([]ledger.Holding, error) {
 		return s.engine().holdings(), nil
 	}),
 	"faults": method(func(s *coreServer, _ context.Context, _ none) ([]FaultReport, error) {
 		return s.engine().faultReports(), nil
 	}),
-	"drain":    method(func(s *coreServer, ctx context.Context, _ none) (none, error) { return none{}, s.engine().drain(ctx) }),
+	"drain": method(func(s *coreServer, ctx context.Context, _ none) (none, error) {
+		return none{}, s.engine().drain(ctx)
+	}),
 	"shutdown": method((*coreServer).shutdown),
 }

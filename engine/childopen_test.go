@@ -25,11 +25,15 @@ import (
 func TestChildFaultsInOpen(t *testing.T) {
 	for _, point := range []FaultPoint{FaultLoad, FaultAllocate, FaultProfile} {
 		for action, want := range map[FaultAction]string{
-			ActError: "engine: injected fault at " + string(point) + ": planted", ActPanic: "planted", ActOOM: "engine: out of device memory",
+			ActError: "engine: injected fault at " + string(point) + ": planted", ActPanic: "planted",
+			ActOOM:  "engine: out of device memory",
 			ActHang: "Config.StartTimeout (300ms)", ActExit: "exited with code 1", ActKill: "was killed by SIGKILL",
 		} {
 			t.Run(string(point)+"/"+string(action), func(t *testing.T) {
-				cfg := Config{Model: tinyLlama, Logger: quiet, Core: ChildProcess, Faults: []Fault{{Point: point, Action: action, Text: "planted"}}}
+				cfg := Config{
+					Model: tinyLlama, Logger: quiet, Core: ChildProcess,
+					Faults: []Fault{{Point: point, Action: action, Text: "planted"}},
+				}
 				if action == ActHang {
 					cfg.StartTimeout = 300 * time.Millisecond
 				}
@@ -62,7 +66,10 @@ func TestChildOpenErrors(t *testing.T) {
 	_, err = Open(t.Context(), Config{Model: tinyLlama, Core: ChildProcess, MaxModelLen: 5000})
 	var p *ParamError
 	require.ErrorAs(t, err, &p)
-	assert.Equal(t, &ParamError{Field: "MaxModelLen", Value: 5000, Bound: "at most 1024, the checkpoint's max_position_embeddings"}, p)
+	assert.Equal(t, &ParamError{
+		Field: "MaxModelLen", Value: 5000,
+		Bound: "at most 1024, the checkpoint's max_position_embeddings",
+	}, p)
 	_, err = Open(t.Context(), Config{Model: tinyLlama, Core: ChildProcess, KVCacheBytes: 1})
 	assert.ErrorIs(t, err, ErrOutOfMemory)
 	_, err = Open(t.Context(), Config{Model: tinyLlama, Core: 7})
@@ -70,7 +77,10 @@ func TestChildOpenErrors(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	_, err = Open(ctx, Config{Model: tinyLlama, Core: ChildProcess, Faults: []Fault{{Point: FaultLoad, Action: ActHang}}})
+	_, err = Open(ctx, Config{
+		Model: tinyLlama, Core: ChildProcess,
+		Faults: []Fault{{Point: FaultLoad, Action: ActHang}},
+	})
 	assert.ErrorIs(t, err, context.Canceled)
 	_, err = Open(ctx, Config{Model: tinyLlama, Core: ChildProcess})
 	assert.ErrorIs(t, err, context.Canceled)
@@ -89,7 +99,10 @@ func TestSilentChildNamesTheOption(t *testing.T) {
 			return false
 		}, time.Minute, time.Millisecond)
 	}()
-	_, err := Open(t.Context(), Config{Model: tinyLlama, Core: ChildProcess, StartTimeout: 500 * time.Millisecond, Faults: []Fault{{Point: FaultLoad, Action: ActHang}}})
+	_, err := Open(t.Context(), Config{
+		Model: tinyLlama, Core: ChildProcess, StartTimeout: 500 * time.Millisecond,
+		Faults: []Fault{{Point: FaultLoad, Action: ActHang}},
+	})
 	<-done
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, "the engine has not started within Config.StartTimeout (500ms)")
@@ -106,10 +119,14 @@ func TestChildHangingOpenShowsWhere(t *testing.T) {
 	require.NoError(t, err)
 	t.Setenv("ENGINETEST_LIBCUDA", path)
 	t.Setenv("STUB_FAIL", fmt.Sprintf("cuModuleLoadDataEx:1:%d", cudatest.Hang))
-	_, err = Open(t.Context(), Config{Model: tinyLlama, Device: "cuda", Core: ChildProcess, Logger: quiet, StartTimeout: 300 * time.Millisecond})
+	_, err = Open(t.Context(), Config{
+		Model: tinyLlama, Device: "cuda", Core: ChildProcess, Logger: quiet,
+		StartTimeout: 300 * time.Millisecond,
+	})
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, "within Config.StartTimeout (300ms)")
-	assert.ErrorContains(t, err, "exited with code 143, told to show where it hangs; its log, from the crash on:\n    engine core: SIGTERM, ")
+	assert.ErrorContains(t, err,
+		"exited with code 143, told to show where it hangs; its log, from the crash on:\n    engine core: SIGTERM, ")
 	assert.ErrorContains(t, err, "cudarunner.", "the place")
 	assert.Empty(t, children())
 }
@@ -119,7 +136,8 @@ func TestChildHangingOpenShowsWhere(t *testing.T) {
 func corePID() int {
 	for _, supervisor := range children() {
 		for _, pid := range childrenOf(strconv.Itoa(supervisor)) {
-			if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(name), "engine core") {
+			if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(name),
+				"engine core") {
 				return pid
 			}
 		}

@@ -53,8 +53,10 @@ func spawn(model string) (_ *proc.Family, _ *wire.Conn, log *os.File, err error)
 		return nil, nil, nil, closing(err, link)
 	}
 	defer out.Close()
-	cmd := exec.Command("/proc/self/exe", "engine core", model) // this very binary, whatever is at its path by now: both ends must have the same types
-	cmd.Args[0] = exe                                           // the arguments are for those who read a list of processes; nobody parses them
+	// this very binary, whatever is at its path by now: both ends must have the same types
+	cmd := exec.Command("/proc/self/exe", "engine core", model)
+	// the arguments are for those who read a list of processes; no one parses them
+	cmd.Args[0] = exe
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.Env = append(coreEnv(os.Environ()), fmt.Sprintf("%s=3:%d", envCore, proc.Inode(int(theirs.Fd()))))

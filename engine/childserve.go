@@ -30,7 +30,10 @@ type coreServer struct {
 
 // serve runs a core until its parent closes the link, or is gone. It does not return.
 func serve(link *wire.Conn) {
-	s := &coreServer{link: link, wake: make(chan struct{}, 1), requests: map[uint64]*request{}, calls: map[uint64]context.CancelFunc{}}
+	s := &coreServer{
+		link: link, wake: make(chan struct{}, 1), requests: map[uint64]*request{},
+		calls: map[uint64]context.CancelFunc{},
+	}
 	terminate := make(chan os.Signal, 1)
 	signal.Notify(terminate, syscall.SIGTERM)
 	go s.onTerminate(terminate)
@@ -151,7 +154,10 @@ func (s *coreServer) sendApart(all event) error {
 		one := event{Stats: all.Stats, Updates: []update{u}}
 		err := s.link.Send(&one)
 		if tooBig, ok := errors.AsType[*wire.TooBigError](err); ok {
-			one.Updates[0] = update{Handle: u.Handle, Over: true, Err: pack(fmt.Errorf("engine: the output does not fit: %w", tooBig))}
+			one.Updates[0] = update{
+				Handle: u.Handle, Over: true,
+				Err: pack(fmt.Errorf("engine: the output does not fit: %w", tooBig)),
+			}
 			err = s.link.Send(&one)
 		}
 		if err != nil {

@@ -33,8 +33,10 @@ func (c Core) String() string {
 // Config says which model to serve and with how much memory. The zero value of every field but
 // Model is a usable default.
 type Config struct {
-	Model  string // folder of a Hugging Face checkpoint
-	Device string // "cpu", "cuda", "cuda:1", "cuda:GPU-…"; of several "cuda:0,2", or the first of them; "" takes GPUs when there are enough
+	Model string // folder of a Hugging Face checkpoint
+	// "cpu", "cuda", "cuda:1", "cuda:GPU-…"; of several "cuda:0,2", or the first of them; "" takes
+	// GPUs when there are enough
+	Device string
 
 	// TensorParallel is how many devices share the model, all of them in the process of the core; 0
 	// is 1. The CPU emulates them ("cpu:0", "cpu:1", …), each with memory and threads of its own.
@@ -45,16 +47,24 @@ type Config struct {
 
 	Core Core // where the engine computes: InProcess, or ChildProcess
 
-	Threads               int     // CPU device: worker threads, shared out among the devices; 0 is GOMAXPROCS
-	BlockSize             int     // tokens in a KV block; 0 is 16
-	MaxModelLen           int     // longest prompt + output; 0 is what the checkpoint and the KV cache allow
-	MaxNumSeqs            int     // sequences in one step; 0 is 64
-	MaxNumBatchedTokens   int     // tokens in one step; 0 is 2048
-	MemoryUtilization     float64 // share of the device's memory for weights and KV cache, in (0, 1]; 0 is 0.92 on a GPU, and on the CPU a KV cache that holds 8 sequences of MaxModelLen, at most 1 GiB and half of what is free
-	KVCacheBytes          int64   // size of the KV cache; overrides MemoryUtilization
-	MaxWaitingSeqs        int     // sequences of all unfinished requests, those that run included; 0 is 32768. One client may hold half of what the others leave
-	MaxWaitingBytes       int64   // host memory for them, estimated from their prompts and parameters; 0 is 256 MiB, shared in the same way
-	OffloadBytes          int64   // host memory for KV blocks that the device has no room for (a second prefix cache); 0 is off
+	Threads             int // CPU device: worker threads, shared out among the devices; 0 is GOMAXPROCS
+	BlockSize           int // tokens in a KV block; 0 is 16
+	MaxModelLen         int // longest prompt + output; 0 is what the checkpoint and the KV cache allow
+	MaxNumSeqs          int // sequences in one step; 0 is 64
+	MaxNumBatchedTokens int // tokens in one step; 0 is 2048
+	// share of the device's memory for weights and KV cache, in (0, 1]; 0 is 0.92 on a GPU, and on
+	// the CPU a KV cache that holds 8 sequences of MaxModelLen, at most 1 GiB and half of what is
+	// free
+	MemoryUtilization float64
+	KVCacheBytes      int64 // size of the KV cache; overrides MemoryUtilization
+	// sequences of all unfinished requests, those that run included; 0 is 32768. One client may
+	// hold half of what the others leave
+	MaxWaitingSeqs int
+	// host memory for them, estimated from their prompts and parameters; 0 is 256 MiB, shared in
+	// the same way
+	MaxWaitingBytes int64
+	// host memory for KV blocks that the device has no room for (a second prefix cache); 0 is off
+	OffloadBytes          int64
 	DisablePrefixCache    bool
 	DisableChunkedPrefill bool
 	SkipTokenizer         bool // token ids only, even when the checkpoint has a tokenizer

@@ -46,7 +46,8 @@ func TestNilContext(t *testing.T) {
 
 func TestAContextThatEndsOpenIsNamedOnce(t *testing.T) {
 	_, err := Open(t.Context(), Config{Model: "m", StartTimeout: time.Nanosecond})
-	assert.EqualError(t, err, "opening m: the engine has not started within Config.StartTimeout (1ns): context deadline exceeded")
+	assert.EqualError(t, err,
+		"opening m: the engine has not started within Config.StartTimeout (1ns): context deadline exceeded")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = Open(ctx, Config{Model: "m"})

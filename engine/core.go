@@ -73,7 +73,8 @@ type core struct {
 func newCore(cfg Config) *core {
 	c := &core{
 		cfg: cfg, log: cfg.Logger, ledger: ledger.New(cfg.RecordStacks),
-		wake: make(chan struct{}, 1), done: make(chan struct{}), stopped: make(chan struct{}), requests: map[string]*request{},
+		wake: make(chan struct{}, 1), done: make(chan struct{}), stopped: make(chan struct{}),
+		requests: map[string]*request{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.held = newAdmission(&cfg)

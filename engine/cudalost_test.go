@@ -55,7 +55,10 @@ func crash(t *testing.T) {
 func TestCUDALost(t *testing.T) {
 	for what, next := range map[string]func(e *Engine) error{
 		"a request": func(e *Engine) error {
-			_, err := e.Generate(context.Background(), Request{PromptTokenIDs: ids(40, 0), Sampling: SamplingParams{MaxTokens: 5}})
+			_, err := e.Generate(context.Background(), Request{
+				PromptTokenIDs: ids(40, 0),
+				Sampling:       SamplingParams{MaxTokens: 5},
+			})
 			return err
 		},
 		"sleep": func(e *Engine) error { return e.Sleep(context.Background(), 1) },
@@ -130,7 +133,10 @@ func TestCUDALostInChild(t *testing.T) {
 	t.Setenv("ENGINETEST_LIBCUDA", cudatest.New(t, 1, 1<<30).Path)
 	t.Setenv("STUB_FAIL", "cuGraphLaunch:3:700")
 	e := openTiny(t, Config{Device: "cuda", Core: ChildProcess})
-	_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 0), Sampling: SamplingParams{MaxTokens: 50, IgnoreEOS: true}})
+	_, err := e.Generate(t.Context(), Request{
+		PromptTokenIDs: ids(5, 0),
+		Sampling:       SamplingParams{MaxTokens: 50, IgnoreEOS: true},
+	})
 	t.Log(err)
 	assert.ErrorIs(t, err, ErrEngineDead)
 	assert.ErrorIs(t, err, ErrCUDALost)

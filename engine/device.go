@@ -22,10 +22,12 @@ func checkDevice(device string, n int) error {
 	}
 	ids := strings.Split(list, ",")
 	if !isCUDA || slices.Contains(ids, "") {
-		return paramError("Device", strings.TrimSpace(device), `"cpu", "cuda", "cuda:1", "cuda:GPU-…" or, of several, "cuda:0,2" (or "": a GPU when there is one)`)
+		return paramError("Device", strings.TrimSpace(device),
+			`"cpu", "cuda", "cuda:1", "cuda:GPU-…" or, of several, "cuda:0,2" (or "": a GPU when there is one)`)
 	}
 	if len(ids) > 1 && len(ids) != n {
-		return paramError("Device", device, fmt.Sprintf("the first of the %d devices of TensorParallel, or all of them", n))
+		return paramError("Device", device, fmt.Sprintf("the first of the %d devices of TensorParallel, or all of them",
+			n))
 	}
 	return nil
 }
@@ -60,7 +62,8 @@ func newRunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error)
 func (c *core) onCPU(ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error) {
 	c.cfg.Device = "cpu"
 	o := cpurunner.Options{
-		Threads: c.cfg.Threads, BlockSize: c.cfg.BlockSize, MaxModelLen: c.cfg.MaxModelLen, MaxNumBatchedTokens: c.cfg.MaxNumBatchedTokens, Ledger: c.ledger,
+		Threads: c.cfg.Threads, BlockSize: c.cfg.BlockSize, MaxModelLen: c.cfg.MaxModelLen,
+		MaxNumBatchedTokens: c.cfg.MaxNumBatchedTokens, Ledger: c.ledger,
 	}
 	if c.cfg.TensorParallel > 1 {
 		return cpurunner.NewGroup(ckpt, c.cfg.TensorParallel, o, c.faults.hooks)
@@ -83,7 +86,9 @@ func (c *core) gpus() ([]cuda.Device, error) {
 	if err == nil {
 		gpus, err = pickGPUs(driver, c.cfg.Device, c.cfg.TensorParallel)
 	}
-	if c.cfg.Device == "" && (err != nil || slices.ContainsFunc(gpus, func(v cuda.Device) bool { return v.Major < 8 })) {
+	if c.cfg.Device == "" && (err != nil || slices.ContainsFunc(gpus, func(v cuda.Device) bool {
+		return v.Major < 8
+	})) {
 		return nil, nil
 	}
 	if err != nil {
@@ -114,7 +119,8 @@ func pickGPUs(driver *cuda.Driver, device string, n int) (gpus []cuda.Device, er
 	}
 	from := all[gpus[0].Ordinal:]
 	if len(from) < n {
-		return nil, paramError("TensorParallel", n, fmt.Sprintf("at most %d: that is how many GPUs there are from %s on (of %d)", len(from), gpus[0], len(all)))
+		return nil, paramError("TensorParallel", n,
+			fmt.Sprintf("at most %d: that is how many GPUs there are from %s on (of %d)", len(from), gpus[0], len(all)))
 	}
 	return from[:n], nil
 }

@@ -30,8 +30,10 @@ func TestPickGPUs(t *testing.T) {
 		{"cuda:" + all[1].UUID, 2, []int{1, 2}, ""},
 		{"cuda:" + all[2].UUID + "," + all[1].UUID, 2, []int{2, 1}, ""},
 		{"cuda:1,1", 2, []int{1, 1}, ""},
-		{"cuda", 4, nil, "TensorParallel is 4, must be at most 3: that is how many GPUs there are from Stub GPU (" + all[0].UUID},
-		{"cuda:2", 2, nil, "TensorParallel is 2, must be at most 1: that is how many GPUs there are from Stub GPU (" + all[2].UUID},
+		{"cuda", 4, nil, "TensorParallel is 4, must be at most 3: that is how many GPUs there are from Stub GPU (" +
+			all[0].UUID},
+		{"cuda:2", 2, nil, "TensorParallel is 2, must be at most 1: that is how many GPUs there are from Stub GPU (" +
+			all[2].UUID},
 		{"cuda:3", 1, nil, "no device 3, there are 3"},
 		{"cuda:0,7", 2, nil, "no device 7, there are 3"},
 	} {

@@ -20,7 +20,10 @@ type testDevice struct {
 
 var (
 	onCPU  = testDevice{config: "cpu", pkg: "cpurunner", opens: []string{"weights", "rope", "workspace", "kv_cache"}}
-	onCUDA = testDevice{config: "cuda", pkg: "cudarunner", opens: []string{"weights", "rope", "workspace", "staging", "kv_cache"}}
+	onCUDA = testDevice{
+		config: "cuda", pkg: "cudarunner",
+		opens: []string{"weights", "rope", "workspace", "staging", "kv_cache"},
+	}
 )
 
 // onDevices runs a test on the CPU, on the stand-in for libcuda, whose kernels compute nothing, and

@@ -63,7 +63,8 @@ func (c *core) cutDrain(cause error) {
 	for _, r := range c.requests {
 		live = append(live, r)
 	}
-	c.drained(fmt.Errorf("engine: drain: %d of %d requests aborted after %s: %w", len(live), d.live, time.Since(d.began).Round(time.Millisecond), cause))
+	c.drained(fmt.Errorf("engine: drain: %d of %d requests aborted after %s: %w", len(live), d.live,
+		time.Since(d.began).Round(time.Millisecond), cause))
 	c.post(func() {
 		for _, r := range live {
 			c.endRequest(r, FinishAbort, fmt.Errorf("%w: the drain ended before request %s did", ErrStopped, r.id))

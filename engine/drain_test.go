@@ -20,7 +20,8 @@ func running(t *testing.T, e *Engine, n, tokens int) func() ([]Output, []error) 
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			got, err := e.Generate(context.Background(), Request{PromptTokenIDs: ids(5, i), Sampling: SamplingParams{MaxTokens: tokens, IgnoreEOS: true}})
+			got, err := e.Generate(context.Background(),
+				Request{PromptTokenIDs: ids(5, i), Sampling: SamplingParams{MaxTokens: tokens, IgnoreEOS: true}})
 			errs[i] = err
 			if len(got) == 1 {
 				outs[i] = got[0]
@@ -93,14 +94,15 @@ func TestDrainIsEndedBy(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			broken := make(chan struct{})
-			e := openFake(t, Config{Model: "fake", Logger: quiet}, &fakerunner.Runner{OnExecute: func(*modelrunner.Batch) error {
-				select {
-				case <-broken:
-					return assert.AnError
-				case <-time.After(time.Millisecond):
-					return nil
-				}
-			}}, false)
+			e := openFake(t, Config{Model: "fake", Logger: quiet},
+				&fakerunner.Runner{OnExecute: func(*modelrunner.Batch) error {
+					select {
+					case <-broken:
+						return assert.AnError
+					case <-time.After(time.Millisecond):
+						return nil
+					}
+				}}, false)
 			results := running(t, e, 2, 900)
 			got := make(chan error)
 			go func() { got <- e.Drain(context.Background()) }()
@@ -148,7 +150,10 @@ func TestWatchdog(t *testing.T) {
 	outs, err := e.Generate(t.Context(), Request{ID: "x", PromptTokenIDs: ids(4, 0)})
 	isDead(err)
 	if len(outs) == 1 { // it was started before the watchdog fired
-		assert.Equal(t, Output{RequestID: "x", PromptTokenIDs: ids(4, 0), Completions: []Completion{{FinishReason: FinishError}}}, outs[0])
+		assert.Equal(t, Output{
+			RequestID: "x", PromptTokenIDs: ids(4, 0),
+			Completions: []Completion{{FinishReason: FinishError}},
+		}, outs[0])
 	}
 	isDead(<-streamed)
 	assert.Equal(t, Failed, e.State())
@@ -171,7 +176,11 @@ func TestWatchdogIsSilent(t *testing.T) {
 }
 
 func TestStartTimeoutNamesItself(t *testing.T) {
-	_, err := Open(t.Context(), Config{Model: tinyLlama, Device: "cpu", StartTimeout: 20 * time.Millisecond, Faults: []Fault{{Point: FaultProfile, Action: ActHang}}})
+	_, err := Open(t.Context(), Config{
+		Model: tinyLlama, Device: "cpu", StartTimeout: 20 * time.Millisecond,
+		Faults: []Fault{{Point: FaultProfile, Action: ActHang}},
+	})
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.ErrorContains(t, err, "opening "+tinyLlama+": the profiling pass: the engine has not started within Config.StartTimeout (20ms)")
+	assert.ErrorContains(t, err,
+		"opening "+tinyLlama+": the profiling pass: the engine has not started within Config.StartTimeout (20ms)")
 }

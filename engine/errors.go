@@ -63,7 +63,8 @@ type ShutdownTimeoutError struct {
 }
 
 func (e *ShutdownTimeoutError) Error() string {
-	return fmt.Sprintf("engine: shutdown not finished: %s has been running for %s: %v", e.Phase, e.Running.Round(time.Millisecond), e.Cause)
+	return fmt.Sprintf("engine: shutdown not finished: %s has been running for %s: %v", e.Phase,
+		e.Running.Round(time.Millisecond), e.Cause)
 }
 
 // Unwrap is the context's error.
@@ -82,7 +83,10 @@ func public(err error) error {
 	}
 	var onRank *modelrunner.Panic
 	if errors.As(err, &onRank) && !errors.As(err, &panicked) {
-		err = &PanicError{Phase: "work of " + onRank.Rank, Value: onRank.Value, Stack: onRank.Stack, err: onRank.Unwrap()}
+		err = &PanicError{
+			Phase: "work of " + onRank.Rank, Value: onRank.Value, Stack: onRank.Stack,
+			err: onRank.Unwrap(),
+		}
 	}
 	if errors.Is(err, cuda.ErrProcessDead) && !errors.Is(err, ErrCUDALost) {
 		err = fmt.Errorf("%w: %w", ErrCUDALost, err)

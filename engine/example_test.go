@@ -17,7 +17,10 @@ func ExampleOpen() {
 		fmt.Println(err)
 		return
 	}
-	outs, err := e.Generate(ctx, engine.Request{PromptTokenIDs: []int32{214, 297}, Sampling: engine.SamplingParams{MaxTokens: 6}})
+	outs, err := e.Generate(ctx, engine.Request{
+		PromptTokenIDs: []int32{214, 297},
+		Sampling:       engine.SamplingParams{MaxTokens: 6},
+	})
 	if err != nil {
 		fmt.Println(err)
 	}
@@ -35,7 +38,10 @@ func ExampleEngine_Stream() {
 		fmt.Println(err)
 		return
 	}
-	for d, err := range e.Stream(ctx, engine.Request{PromptTokenIDs: []int32{306}, Sampling: engine.SamplingParams{MaxTokens: 4}}) {
+	for d, err := range e.Stream(ctx, engine.Request{
+		PromptTokenIDs: []int32{306},
+		Sampling:       engine.SamplingParams{MaxTokens: 4},
+	}) {
 		fmt.Println(d.TokenIDs, d.FinishReason, err)
 	}
 	fmt.Println(e.Shutdown(ctx))

@@ -27,7 +27,8 @@ func TestFaultsInOpen(t *testing.T) {
 				t.Run(string(point)+"/"+string(action), func(t *testing.T) {
 					var c *core
 					_, err := open(t.Context(), Config{
-						Model: tinyLlama, Logger: quiet, Faults: []Fault{{Point: point, Action: action, After: after, Text: "planted"}},
+						Model: tinyLlama, Logger: quiet,
+						Faults: []Fault{{Point: point, Action: action, After: after, Text: "planted"}},
 					}, func(x *core) (model, error) { c = x; return loadCheckpoint(x) })
 					assert.ErrorIs(t, err, ErrInjected)
 					assert.ErrorContains(t, err, "engine: injected fault at "+string(point)+": planted")
@@ -65,14 +66,19 @@ func TestFaultsInSteps(t *testing.T) {
 				var wg sync.WaitGroup
 				for i := range 3 {
 					wg.Go(func() {
-						outs, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, i), Sampling: SamplingParams{MaxTokens: 100, IgnoreEOS: true}})
+						outs, err := e.Generate(t.Context(),
+							Request{
+								PromptTokenIDs: ids(5, i),
+								Sampling:       SamplingParams{MaxTokens: 100, IgnoreEOS: true},
+							})
 						isDead(err)
 						if len(outs) == 1 { // it was started before the fault struck
 							assert.Equal(t, FinishError, outs[0].Completions[0].FinishReason)
 						}
 					})
 				}
-				for _, err := range e.Stream(t.Context(), Request{PromptTokenIDs: ids(5, 9), Sampling: SamplingParams{MaxTokens: 100, IgnoreEOS: true}}) {
+				for _, err := range e.Stream(t.Context(),
+					Request{PromptTokenIDs: ids(5, 9), Sampling: SamplingParams{MaxTokens: 100, IgnoreEOS: true}}) {
 					if err != nil {
 						isDead(err)
 					}
@@ -85,7 +91,8 @@ func TestFaultsInSteps(t *testing.T) {
 				isDead(err)
 				isDead(e.ResetPrefixCache(t.Context()))
 				assert.NotEmpty(t, e.Holdings(), "a failed engine keeps its memory until it is shut down")
-				assert.Equal(t, []FaultReport{{Fault: e.Config().Faults[0], Passes: e.Faults()[0].Passes, Fired: 1}}, e.Faults())
+				assert.Equal(t, []FaultReport{{Fault: e.Config().Faults[0], Passes: e.Faults()[0].Passes, Fired: 1}},
+					e.Faults())
 				require.NoError(t, e.Shutdown(t.Context()))
 				isDead(e.Err())
 				assert.Empty(t, e.Holdings())
@@ -100,7 +107,8 @@ func TestHungStepEndsWithShutdown(t *testing.T) {
 			e := openTiny(t, Config{Faults: []Fault{{Point: point, Action: ActHang, After: 2}}})
 			got := make(chan error)
 			go func() {
-				_, err := e.Generate(context.Background(), Request{PromptTokenIDs: ids(5, 0), Sampling: SamplingParams{MaxTokens: 50, IgnoreEOS: true}})
+				_, err := e.Generate(context.Background(),
+					Request{PromptTokenIDs: ids(5, 0), Sampling: SamplingParams{MaxTokens: 50, IgnoreEOS: true}})
 				got <- err
 			}()
 			require.Eventually(t, func() bool { return e.Faults()[0].Fired == 1 }, time.Minute, time.Millisecond)
@@ -120,7 +128,8 @@ func TestFaultsInShutdown(t *testing.T) {
 	for _, action := range []FaultAction{ActError, ActPanic, ActHang} {
 		t.Run(string(action), func(t *testing.T) {
 			e, err := Open(t.Context(), Config{
-				Model: tinyLlama, Device: "cpu", Logger: quiet, RecordStacks: true, Faults: []Fault{{Point: FaultShutdown, Action: action}},
+				Model: tinyLlama, Device: "cpu", Logger: quiet, RecordStacks: true,
+				Faults: []Fault{{Point: FaultShutdown, Action: action}},
 			})
 			require.NoError(t, err)
 			runner := e.b.(*core).runner
@@ -148,7 +157,10 @@ func TestFaultsInShutdown(t *testing.T) {
 // What ends the process ends it.
 func TestFaultsThatEndTheProcess(t *testing.T) {
 	if action := os.Getenv("ENGINE_TEST_ACTION"); action != "" {
-		e, err := Open(t.Context(), Config{Model: tinyLlama, Faults: []Fault{{Point: FaultForward, Action: FaultAction(action), After: 1}}})
+		e, err := Open(t.Context(), Config{
+			Model:  tinyLlama,
+			Faults: []Fault{{Point: FaultForward, Action: FaultAction(action), After: 1}},
+		})
 		require.NoError(t, err)
 		one(t, e, ids(3, 0), SamplingParams{})
 		t.Fatal("the process should be gone")
@@ -174,7 +186,10 @@ func TestRequestFailsAlone(t *testing.T) {
 	e := openFake(t, Config{Model: "fake"}, r, false)
 	p := SamplingParams{MaxTokens: 5, IgnoreEOS: true, Seed: ptr(int64(100))}
 	outs, err := e.Generate(t.Context(),
-		Request{PromptTokenIDs: ids(4, 0), Sampling: p}, Request{ID: "bad", PromptTokenIDs: ids(4, 13), Sampling: p}, Request{PromptTokenIDs: ids(4, 20), Sampling: p})
+		Request{PromptTokenIDs: ids(4, 0), Sampling: p}, Request{
+			ID: "bad", PromptTokenIDs: ids(4, 13),
+			Sampling: p,
+		}, Request{PromptTokenIDs: ids(4, 20), Sampling: p})
 	assert.EqualError(t, err, "engine: request bad: no token is left")
 	assert.ErrorIs(t, err, bad)
 	require.Len(t, outs, 3)

@@ -121,7 +121,9 @@ func (c *core) start(ctx context.Context, reqs []Request, stream bool) ([]*reque
 }
 
 // startFor is start for someone who wants to see each request before the loop does.
-func (c *core) startFor(ctx context.Context, reqs []Request, stream bool, each func(int, *request)) ([]*request, error) {
+func (c *core) startFor(ctx context.Context, reqs []Request, stream bool,
+	each func(int, *request),
+) ([]*request, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("engine: not started: %w", ended(ctx))
 	}
@@ -200,7 +202,8 @@ func (c *core) check(ctx context.Context, q *Request) (*checked, error) {
 	tokens := q.PromptTokenIDs
 	if tokens == nil {
 		if tok == nil {
-			return nil, fmt.Errorf("%w: %s; a text prompt needs one, PromptTokenIDs do not", ErrNoTokenizer, c.whyNoTokenizer())
+			return nil, fmt.Errorf("%w: %s; a text prompt needs one, PromptTokenIDs do not", ErrNoTokenizer,
+				c.whyNoTokenizer())
 		}
 		var err error
 		if tokens, err = encodePrompt(ctx, tok, q.Prompt, most); err != nil {
@@ -236,7 +239,8 @@ func encodePrompt(ctx context.Context, tok *tokenizer.Tokenizer, prompt string, 
 }
 
 func tooBig(tokens string, most int) error {
-	return fmt.Errorf("%w: %s tokens, at most %d with MaxModelLen %d and one token of output", ErrPromptTooBig, tokens, most, most+1)
+	return fmt.Errorf("%w: %s tokens, at most %d with MaxModelLen %d and one token of output", ErrPromptTooBig, tokens,
+		most, most+1)
 }
 
 func (c *core) whyNoTokenizer() string {

@@ -35,7 +35,10 @@ func TestCancelFreesBlocks(t *testing.T) {
 			e := openFake(t, cfg, slowRunner(500*time.Microsecond), false)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			defer cancel()
-			reqs := []Request{{PromptTokenIDs: ids(200, 0), Sampling: long}, {PromptTokenIDs: ids(200, 7), Sampling: long}}
+			reqs := []Request{
+				{PromptTokenIDs: ids(200, 0), Sampling: long},
+				{PromptTokenIDs: ids(200, 7), Sampling: long},
+			}
 			outs, err := e.Generate(ctx, reqs...)
 			assert.Nil(t, outs)
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
@@ -87,7 +90,8 @@ func TestAbort(t *testing.T) {
 		}
 		assert.True(t, e.Abort("mine"))
 	}()
-	outs, err := e.Generate(t.Context(), Request{ID: "mine", PromptTokenIDs: ids(20, 0), Sampling: long}, Request{PromptTokenIDs: ids(20, 5)})
+	outs, err := e.Generate(t.Context(), Request{ID: "mine", PromptTokenIDs: ids(20, 0), Sampling: long},
+		Request{PromptTokenIDs: ids(20, 5)})
 	require.NoError(t, err)
 	assert.Equal(t, "mine", outs[0].RequestID)
 	assert.Equal(t, FinishAbort, outs[0].Completions[0].FinishReason)
@@ -107,13 +111,38 @@ func TestAllAreCheckedBeforeAnyStarts(t *testing.T) {
 		is   error
 		want string
 	}{
-		{"a parameter", Request{PromptTokenIDs: ids(3, 0), Sampling: SamplingParams{TopP: 7}}, nil, "request 2 of 2: engine: TopP is 7, must be in (0, 1] (0 is off)"},
-		{"a request with a name", Request{ID: "b", PromptTokenIDs: ids(3, 0), Sampling: SamplingParams{TopP: 7}}, nil, "request b: engine: TopP is 7, must be in (0, 1] (0 is off)"},
-		{"an id outside the vocabulary", Request{PromptTokenIDs: []int32{1, 64}}, nil, "request 2 of 2: engine: PromptTokenIDs[1] is 64, must be a token id in [0, 64)"},
-		{"an empty prompt", Request{PromptTokenIDs: []int32{}}, nil, "request 2 of 2: engine: the prompt is empty, must be at least one token"},
+		{
+			"a parameter",
+			Request{PromptTokenIDs: ids(3, 0), Sampling: SamplingParams{TopP: 7}},
+			nil,
+			"request 2 of 2: engine: TopP is 7, must be in (0, 1] (0 is off)",
+		},
+		{
+			"a request with a name",
+			Request{ID: "b", PromptTokenIDs: ids(3, 0), Sampling: SamplingParams{TopP: 7}},
+			nil,
+			"request b: engine: TopP is 7, must be in (0, 1] (0 is off)",
+		},
+		{
+			"an id outside the vocabulary",
+			Request{PromptTokenIDs: []int32{1, 64}},
+			nil,
+			"request 2 of 2: engine: PromptTokenIDs[1] is 64, must be a token id in [0, 64)",
+		},
+		{
+			"an empty prompt",
+			Request{PromptTokenIDs: []int32{}},
+			nil,
+			"request 2 of 2: engine: the prompt is empty, must be at least one token",
+		},
 		{"a prompt that is too long", Request{PromptTokenIDs: ids(1024, 0)}, ErrPromptTooBig, "request 2 of 2: engine: prompt does not fit: 1024 tokens, at most 1023 with MaxModelLen 1024 and one token of output"},
 		{"a text without a tokenizer", Request{Prompt: "x"}, ErrNoTokenizer, "request 2 of 2: engine: no tokenizer: fake has no tokenizer.json; a text prompt needs one, PromptTokenIDs do not"},
-		{"an ID twice", Request{ID: "a", PromptTokenIDs: ids(3, 0)}, nil, `engine: ID is "a", must be unique among the requests that have not finished`},
+		{
+			"an ID twice",
+			Request{ID: "a", PromptTokenIDs: ids(3, 0)},
+			nil,
+			`engine: ID is "a", must be unique among the requests that have not finished`,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			ok.ID = "a"
@@ -211,7 +240,10 @@ func TestCallersOwnTheirSlices(t *testing.T) {
 	require.NoError(t, e.ResetPrefixCache(t.Context()))
 	prompt := ids(20, 0)
 	var got []int32
-	for d, err := range e.Stream(t.Context(), Request{PromptTokenIDs: prompt, Sampling: SamplingParams{MaxTokens: 50, IgnoreEOS: true}}) {
+	for d, err := range e.Stream(t.Context(), Request{
+		PromptTokenIDs: prompt,
+		Sampling:       SamplingParams{MaxTokens: 50, IgnoreEOS: true},
+	}) {
 		require.NoError(t, err)
 		got = append(got, d.TokenIDs...)
 		clear(prompt)
@@ -219,7 +251,10 @@ func TestCallersOwnTheirSlices(t *testing.T) {
 	}
 	assert.Equal(t, want, got)
 
-	outs, err := e.Generate(t.Context(), Request{PromptTokenIDs: append(ids(20, 0), got...), Sampling: SamplingParams{MaxTokens: 1}})
+	outs, err := e.Generate(t.Context(), Request{
+		PromptTokenIDs: append(ids(20, 0), got...),
+		Sampling:       SamplingParams{MaxTokens: 1},
+	})
 	require.NoError(t, err)
 	assert.Equal(t, 64, outs[0].CachedTokens, "the prefix cache knows the tokens as they were")
 

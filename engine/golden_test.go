@@ -17,18 +17,28 @@ func TestGreedyEqualsTransformers(t *testing.T) {
 		check func(t *testing.T, s Stats)
 	}{
 		{"defaults", Config{}, nil},
-		{"no prefix cache", Config{DisablePrefixCache: true}, func(t *testing.T, s Stats) { assert.Zero(t, s.PrefixHits) }},
-		{"chunks of 7 tokens", Config{MaxNumBatchedTokens: 7}, func(t *testing.T, s Stats) { assert.Greater(t, s.Steps, int64(80)) }},
+		{"no prefix cache", Config{DisablePrefixCache: true}, func(t *testing.T, s Stats) {
+			assert.Zero(t, s.PrefixHits)
+		}},
+		{"chunks of 7 tokens", Config{MaxNumBatchedTokens: 7}, func(t *testing.T, s Stats) {
+			assert.Greater(t, s.Steps, int64(80))
+		}},
 		{"whole prompts only", Config{DisableChunkedPrefill: true, MaxModelLen: 160, MaxNumBatchedTokens: 160}, nil},
-		{"one sequence at a time", Config{MaxNumSeqs: 1}, func(t *testing.T, s Stats) { assert.GreaterOrEqual(t, s.Steps, int64(8*40)) }},
+		{"one sequence at a time", Config{MaxNumSeqs: 1}, func(t *testing.T, s Stats) {
+			assert.GreaterOrEqual(t, s.Steps, int64(8*40))
+		}},
 		{"blocks of one token", Config{BlockSize: 1}, nil},
 		{"blocks of 32 tokens", Config{BlockSize: 32}, nil},
 		// 320 of the 558 tokens fit: sequences lose their blocks and are computed again.
-		{"preemption", Config{MaxModelLen: 160, KVCacheBytes: 20 * 16 * 1024}, func(t *testing.T, s Stats) { assert.Positive(t, s.Preemptions) }},
+		{"preemption", Config{MaxModelLen: 160, KVCacheBytes: 20 * 16 * 1024}, func(t *testing.T, s Stats) {
+			assert.Positive(t, s.Preemptions)
+		}},
 		{"one thread", Config{Threads: 1}, nil},
 		{"two devices", Config{TensorParallel: 2, Device: "cpu"}, nil},
 		{"four devices, chunks, preemption", Config{
-			TensorParallel: 4, Device: "cpu", MaxNumBatchedTokens: 9, MaxModelLen: 160, KVCacheBytes: 20 * 16 * 1024 / 2, // 2 KV heads: each is on two of them
+			// 2 KV heads: each is on two of them
+			TensorParallel: 4, Device: "cpu", MaxNumBatchedTokens: 9, MaxModelLen: 160,
+			KVCacheBytes: 20 * 16 * 1024 / 2,
 		}, func(t *testing.T, s Stats) { assert.Positive(t, s.Preemptions) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -42,8 +52,10 @@ func TestGreedyEqualsTransformers(t *testing.T) {
 			}
 			s := e.Stats()
 			assert.Equal(t, Stats{
-				State: Running, Devices: max(tc.cfg.TensorParallel, 1), Finished: 8, Preemptions: s.Preemptions, Steps: s.Steps, PromptTokens: 238, OutputTokens: 320,
-				KVBlocks: s.KVBlocks, KVBlocksCached: s.KVBlocksCached, PrefixQueries: s.PrefixQueries, PrefixHits: s.PrefixHits,
+				State: Running, Devices: max(tc.cfg.TensorParallel, 1), Finished: 8, Preemptions: s.Preemptions,
+				Steps: s.Steps, PromptTokens: 238, OutputTokens: 320,
+				KVBlocks: s.KVBlocks, KVBlocksCached: s.KVBlocksCached, PrefixQueries: s.PrefixQueries,
+				PrefixHits: s.PrefixHits,
 			}, s, "everything is free again")
 			if tc.check != nil {
 				tc.check(t, s)
@@ -92,7 +104,10 @@ func TestPromptLogprobs(t *testing.T) {
 			p := g.Prompts[5]
 			whole := append(append([]int32(nil), p.IDs...), p.Greedy...)
 			for range 2 { // the second finds everything cached, and must not use it
-				outs, err := e.Generate(t.Context(), Request{PromptTokenIDs: whole, Sampling: SamplingParams{MaxTokens: 1, PromptLogprobs: ptr(0)}})
+				outs, err := e.Generate(t.Context(), Request{
+					PromptTokenIDs: whole,
+					Sampling:       SamplingParams{MaxTokens: 1, PromptLogprobs: ptr(0)},
+				})
 				require.NoError(t, err)
 				lps := outs[0].PromptLogprobs
 				require.Len(t, lps, len(whole))
@@ -125,7 +140,8 @@ func TestProcessorsEqualTransformers(t *testing.T) {
 	e := openTiny(t, Config{})
 	for _, s := range g.Processors {
 		p := SamplingParams{
-			MaxTokens: 40, RepetitionPenalty: s.KW.RepetitionPenalty, NoRepeatNGramSize: s.KW.NoRepeatNGram, MinTokens: s.KW.MinNewTokens,
+			MaxTokens: 40, RepetitionPenalty: s.KW.RepetitionPenalty, NoRepeatNGramSize: s.KW.NoRepeatNGram,
+			MinTokens: s.KW.MinNewTokens,
 			IgnoreEOS: true,
 		}
 		if s.KW.EOS != nil {
@@ -139,7 +155,10 @@ func TestProcessorsEqualTransformers(t *testing.T) {
 // outputs differ from each other.
 func TestSeedsDoNotDependOnTheBatch(t *testing.T) {
 	g := loadGolden(t)
-	random := SamplingParams{MaxTokens: 40, Temperature: 1, TopP: 0.95, TopK: 100, Seed: ptr(int64(7)), N: 3, IgnoreEOS: true}
+	random := SamplingParams{
+		MaxTokens: 40, Temperature: 1, TopP: 0.95, TopK: 100, Seed: ptr(int64(7)), N: 3,
+		IgnoreEOS: true,
+	}
 	run := func(cfg Config, alone bool) []Output {
 		e := openTiny(t, cfg)
 		reqs := g.requests()

@@ -155,18 +155,22 @@ func checkFault(f Fault, i, ranks int) error {
 	switch f.Point {
 	case FaultLoad, FaultAllocate, FaultProfile, FaultForward, FaultSample, FaultOutput, FaultShutdown:
 	default:
-		return paramError(field+".Point", fmt.Sprintf("%q", f.Point), "load, allocate, profile, forward, sample, output or shutdown")
+		return paramError(field+".Point", fmt.Sprintf("%q", f.Point),
+			"load, allocate, profile, forward, sample, output or shutdown")
 	}
 	switch f.Action {
 	case ActError, ActPanic, ActHang, ActOOM, ActExit, ActKill:
 	default:
-		return paramError(field+".Action", fmt.Sprintf("%q", f.Action), "error, panic, hang, out_of_memory, exit or kill")
+		return paramError(field+".Action", fmt.Sprintf("%q", f.Action),
+			"error, panic, hang, out_of_memory, exit or kill")
 	}
 	if f.Rank < -1 || f.Rank >= ranks {
-		return paramError(field+".Rank", f.Rank, fmt.Sprintf("a rank below %d (TensorParallel), or -1 for every one", ranks))
+		return paramError(field+".Rank", f.Rank, fmt.Sprintf("a rank below %d (TensorParallel), or -1 for every one",
+			ranks))
 	}
 	if f.Rank > 0 && (f.Point == FaultSample || f.Point == FaultOutput) {
-		return paramError(field+".Rank", f.Rank, fmt.Sprintf("0 or -1 for point %q, which the others do not pass", f.Point))
+		return paramError(field+".Rank", f.Rank, fmt.Sprintf("0 or -1 for point %q, which the others do not pass",
+			f.Point))
 	}
 	if f.After < 0 {
 		return paramError(field+".After", f.After, "≥ 0")

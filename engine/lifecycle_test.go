@@ -45,7 +45,9 @@ func TestStates(t *testing.T) {
 				assert.Equal(t, from, s)
 			}
 		}
-		assert.ElementsMatch(t, strings.FieldsFunc(allowed[from], func(r rune) bool { return r == ',' }), prefixed(to), "from %s", from)
+		assert.ElementsMatch(t, strings.FieldsFunc(allowed[from], func(r rune) bool {
+			return r == ','
+		}), prefixed(to), "from %s", from)
 	}
 	assert.Equal(t, "State(9)", State(9).String())
 }
@@ -163,7 +165,8 @@ func TestShutdownWithRequestsInFlight(t *testing.T) {
 	results := make(chan result)
 	for i := range 4 {
 		go func() {
-			outs, err := e.Generate(context.Background(), Request{PromptTokenIDs: ids(5, i), Sampling: SamplingParams{MaxTokens: 900, IgnoreEOS: true}})
+			outs, err := e.Generate(context.Background(),
+				Request{PromptTokenIDs: ids(5, i), Sampling: SamplingParams{MaxTokens: 900, IgnoreEOS: true}})
 			results <- result{outs, err}
 		}()
 	}
@@ -301,7 +304,8 @@ func TestStressThenShutdownMidFlight(t *testing.T) {
 	end := time.Now().Add(400 * time.Millisecond)
 	var wg sync.WaitGroup
 	known := func(err error) bool {
-		return err == nil || errors.Is(err, ErrStopped) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrBlocksInUse)
+		return err == nil || errors.Is(err, ErrStopped) || errors.Is(err, context.Canceled) ||
+			errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrBlocksInUse)
 	}
 	for i := range 32 {
 		wg.Go(func() {

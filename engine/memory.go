@@ -77,8 +77,10 @@ func (in kvInput) budget(perSeq int64) (bytes int64, from string, err error) {
 		share := int64(cfg.MemoryUtilization * float64(in.total))
 		used := in.total - in.free
 		if share <= used {
-			return 0, "", fmt.Errorf("%w: MemoryUtilization %g is %s of %s, and %s are in use already (weights included)", ErrOutOfMemory,
-				cfg.MemoryUtilization, ledger.FormatBytes(share), ledger.FormatBytes(in.total), ledger.FormatBytes(used))
+			return 0, "",
+				fmt.Errorf("%w: MemoryUtilization %g is %s of %s, and %s are in use already (weights included)",
+					ErrOutOfMemory,
+					cfg.MemoryUtilization, ledger.FormatBytes(share), ledger.FormatBytes(in.total), ledger.FormatBytes(used))
 		}
 		return share - used, "MemoryUtilization", nil
 	}

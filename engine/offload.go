@@ -18,7 +18,8 @@ func (c *core) makeTier() error {
 	}
 	device, ok := c.runner.(modelrunner.KVCopier)
 	if !ok {
-		return paramError("OffloadBytes", c.cfg.OffloadBytes, fmt.Sprintf("0 on device %s, whose KV blocks cannot be copied", c.cfg.Device))
+		return paramError("OffloadBytes", c.cfg.OffloadBytes,
+			fmt.Sprintf("0 on device %s, whose KV blocks cannot be copied", c.cfg.Device))
 	}
 	c.enter("allocation of host memory for KV blocks")
 	if c.connect == nil {

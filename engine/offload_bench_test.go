@@ -19,7 +19,10 @@ func prefill(tb testing.TB, e *engine.Engine, first int32) time.Duration {
 		prompt[i] = (first + int32(i)) % 200
 	}
 	began := time.Now()
-	_, err := e.Generate(tb.Context(), engine.Request{PromptTokenIDs: prompt, Sampling: engine.SamplingParams{MaxTokens: 1, IgnoreEOS: true}})
+	_, err := e.Generate(tb.Context(), engine.Request{
+		PromptTokenIDs: prompt,
+		Sampling:       engine.SamplingParams{MaxTokens: 1, IgnoreEOS: true},
+	})
 	require.NoError(tb, err)
 	return time.Since(began)
 }
@@ -35,7 +38,10 @@ func settled(tb testing.TB, e *engine.Engine) engine.Stats {
 // in host memory.
 func firstTokens(tb testing.TB, rounds int) (cold, device, host time.Duration) {
 	tb.Helper()
-	e, err := engine.Open(tb.Context(), engine.Config{Model: fixtures.Bundled(), Device: "cpu", OffloadBytes: 64 << 20, KVCacheBytes: 32 * 16 * 6144, MaxModelLen: 500})
+	e, err := engine.Open(tb.Context(), engine.Config{
+		Model: fixtures.Bundled(), Device: "cpu", OffloadBytes: 64 << 20,
+		KVCacheBytes: 32 * 16 * 6144, MaxModelLen: 500,
+	})
 	require.NoError(tb, err)
 	defer func() { require.NoError(tb, e.Shutdown(tb.Context())) }()
 	var times [3][]time.Duration
@@ -51,7 +57,8 @@ func firstTokens(tb testing.TB, rounds int) (cold, device, host time.Duration) {
 		}
 		times[2] = append(times[2], prefill(tb, e, 0))
 		after := settled(tb, e)
-		require.Equal(tb, 384, after.OffloadHits-before.OffloadHits, "the last one came from host memory, as far as full blocks go")
+		require.Equal(tb, 384, after.OffloadHits-before.OffloadHits,
+			"the last one came from host memory, as far as full blocks go")
 		require.Equal(tb, before.OffloadErrors, after.OffloadErrors)
 	}
 	for i := range times {

@@ -78,7 +78,10 @@ func openFaulty(t *testing.T, d testDevice, f *faulty, cfg Config, timeout time.
 // quietTransfers waits until all copies are done.
 func quietTransfers(t *testing.T, e *Engine) {
 	t.Helper()
-	require.Eventually(t, func() bool { s := e.Stats(); return s.OffloadPending == 0 && s.KVBlocksUsed == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		s := e.Stats()
+		return s.OffloadPending == 0 && s.KVBlocksUsed == 0
+	}, time.Minute, time.Millisecond)
 }
 
 // evict fills the device with other prompts.
@@ -95,7 +98,10 @@ var prompt100 = append(ids(99, 0), 40)
 
 func ask12(t *testing.T, e *Engine) Output {
 	t.Helper()
-	outs, err := e.Generate(t.Context(), Request{PromptTokenIDs: prompt100, Sampling: SamplingParams{MaxTokens: 12, IgnoreEOS: true}})
+	outs, err := e.Generate(t.Context(), Request{
+		PromptTokenIDs: prompt100,
+		Sampling:       SamplingParams{MaxTokens: 12, IgnoreEOS: true},
+	})
 	require.NoError(t, err)
 	return outs[0]
 }
@@ -106,7 +112,8 @@ func expected(t *testing.T, d testDevice) []int32 {
 	if d.blank {
 		return make([]int32, 12)
 	}
-	return one(t, openTiny(t, Config{Device: "cpu", MaxModelLen: 160}), prompt100, SamplingParams{MaxTokens: 12, IgnoreEOS: true}).TokenIDs
+	return one(t, openTiny(t, Config{Device: "cpu", MaxModelLen: 160}), prompt100,
+		SamplingParams{MaxTokens: 12, IgnoreEOS: true}).TokenIDs
 }
 
 // A prefix that the device has lost comes back from host memory, and the output is the same;
@@ -181,7 +188,8 @@ func testOffloadFails(t *testing.T, d testDevice) {
 				assert.Equal(t, want, ask12(t, e).Completions[0].TokenIDs)
 				require.NoError(t, e.Shutdown(t.Context()))
 				if name == "hang" {
-					assert.Contains(t, log.String(), `level=WARN msg="KV offload is out of use" error="offload: out of use: `)
+					assert.Contains(t, log.String(),
+						`level=WARN msg="KV offload is out of use" error="offload: out of use: `)
 				} else {
 					assert.Empty(t, log.String())
 				}
@@ -226,7 +234,8 @@ func testResetEndsWithItsContext(t *testing.T, d testDevice) {
 	defer cancel()
 	err := e.ResetPrefixCache(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.Regexp(t, `^engine: prefix cache (reset not (begun|finished) \(|not reset: offload: not idle after)`, err.Error())
+	assert.Regexp(t, `^engine: prefix cache (reset not (begun|finished) \(|not reset: offload: not idle after)`,
+		err.Error())
 	assert.Equal(t, want, ask12(t, e).Completions[0].TokenIDs)
 	release()
 	require.Eventually(t, func() bool { return e.ResetPrefixCache(t.Context()) == nil }, time.Minute, time.Millisecond)
@@ -241,7 +250,10 @@ func testResetUnderLoadRefuses(t *testing.T, d testDevice) {
 	for range 2 {
 		load.Go(func() {
 			for ctx.Err() == nil {
-				_, err := e.Generate(ctx, Request{PromptTokenIDs: prompt100, Sampling: SamplingParams{MaxTokens: 50, IgnoreEOS: true}})
+				_, err := e.Generate(ctx, Request{
+					PromptTokenIDs: prompt100,
+					Sampling:       SamplingParams{MaxTokens: 50, IgnoreEOS: true},
+				})
 				if ctx.Err() == nil {
 					assert.NoError(t, err)
 				}
@@ -275,14 +287,15 @@ func testShutdownUnderPendingOffload(t *testing.T, d testDevice) {
 
 	store, hung, release := deaf()
 	defer release()
-	e, err := open(t.Context(), Config{Model: tinyLlama, Device: d.config, OffloadBytes: 1 << 20, Logger: quiet}, func(c *core) (model, error) {
-		c.tierOptions.Timeout = 50 * time.Millisecond
-		c.connect = func(size int64) (offload.Connector, error) {
-			h, err := c.hostMemory(size)
-			return &faulty{Connector: h, store: store}, err
-		}
-		return loadCheckpoint(c)
-	})
+	e, err := open(t.Context(), Config{Model: tinyLlama, Device: d.config, OffloadBytes: 1 << 20, Logger: quiet},
+		func(c *core) (model, error) {
+			c.tierOptions.Timeout = 50 * time.Millisecond
+			c.connect = func(size int64) (offload.Connector, error) {
+				h, err := c.hostMemory(size)
+				return &faulty{Connector: h, store: store}, err
+			}
+			return loadCheckpoint(c)
+		})
 	require.NoError(t, err)
 	ask12(t, e)
 	<-hung
@@ -334,7 +347,10 @@ func testFailureUnderPendingOffload(t *testing.T, d testDevice) {
 	for _, action := range []FaultAction{ActError, ActPanic} {
 		f := &faulty{store: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
 		e := openFaulty(t, d, f, Config{Faults: []Fault{{Point: FaultForward, Action: action, After: 5}}}, time.Minute)
-		_, err := e.Generate(t.Context(), Request{PromptTokenIDs: prompt100, Sampling: SamplingParams{MaxTokens: 12, IgnoreEOS: true}})
+		_, err := e.Generate(t.Context(), Request{
+			PromptTokenIDs: prompt100,
+			Sampling:       SamplingParams{MaxTokens: 12, IgnoreEOS: true},
+		})
 		require.ErrorIs(t, err, ErrEngineDead)
 		require.NoError(t, e.Shutdown(t.Context()))
 		assert.Empty(t, e.Holdings())
@@ -349,7 +365,10 @@ func testOffloadConfig(t *testing.T, d testDevice) {
 		want string
 	}{
 		{Config{OffloadBytes: -1}, "engine: OffloadBytes is -1, must be ≥ 0"},
-		{Config{OffloadBytes: 1, DisablePrefixCache: true}, "engine: OffloadBytes is 1, must be 0 with DisablePrefixCache: it keeps prefixes"},
+		{
+			Config{OffloadBytes: 1, DisablePrefixCache: true},
+			"engine: OffloadBytes is 1, must be 0 with DisablePrefixCache: it keeps prefixes",
+		},
 		{Config{OffloadBytes: 16383}, "engine: OffloadBytes is 16383, must be at least 16384, one KV block"},
 		{Config{OffloadBytes: 1 << 60}, "engine: out of device memory: OffloadBytes is 1.0 EiB, and "},
 	} {
@@ -359,7 +378,10 @@ func testOffloadConfig(t *testing.T, d testDevice) {
 		var leak *LeakError
 		assert.NotErrorAs(t, err, &leak)
 	}
-	_, err := Open(t.Context(), Config{Model: tinyLlama, Device: d.config, Logger: quiet, OffloadBytes: 1 << 20, Faults: []Fault{{Point: FaultAllocate, Action: ActOOM, After: len(d.opens)}}})
+	_, err := Open(t.Context(), Config{
+		Model: tinyLlama, Device: d.config, Logger: quiet, OffloadBytes: 1 << 20,
+		Faults: []Fault{{Point: FaultAllocate, Action: ActOOM, After: len(d.opens)}},
+	})
 	assert.ErrorIs(t, err, ErrOutOfMemory)
 }
 
@@ -367,7 +389,10 @@ func testOffloadConfig(t *testing.T, d testDevice) {
 // the prompt gives alone.
 func TestOffloadUnderLoad(t *testing.T) {
 	r := &fakerunner.Runner{}
-	e := openFake(t, Config{Model: "fake", MaxModelLen: 256, KVCacheBytes: 24 * fakerunner.BytesPerBlock, OffloadBytes: 100 * fakerunner.BytesPerBlock}, r, false)
+	e := openFake(t, Config{
+		Model: "fake", MaxModelLen: 256, KVCacheBytes: 24 * fakerunner.BytesPerBlock,
+		OffloadBytes: 100 * fakerunner.BytesPerBlock,
+	}, r, false)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -397,7 +422,8 @@ func TestOffloadUnderLoad(t *testing.T) {
 	wg.Wait()
 	quietTransfers(t, e)
 	s := e.Stats()
-	t.Logf("%d blocks stored, %d tokens loaded, %d errors, %d preemptions", s.OffloadStores, s.OffloadHits, s.OffloadErrors, s.Preemptions)
+	t.Logf("%d blocks stored, %d tokens loaded, %d errors, %d preemptions", s.OffloadStores, s.OffloadHits,
+		s.OffloadErrors, s.Preemptions)
 	assert.Positive(t, s.OffloadHits)
 	assert.LessOrEqual(t, s.OffloadBlocksUsed, s.OffloadBlocks)
 	require.NoError(t, e.ResetPrefixCache(t.Context()))

@@ -106,7 +106,10 @@ func (c *core) build(ctx context.Context, load loader) (err error) {
 // makeCache sizes and allocates the KV cache.
 func (c *core) makeCache(maxPositions int) error {
 	c.enter("KV cache allocation")
-	in := kvInput{cfg: c.cfg, maxPositions: maxPositions, bytesPerBlock: c.runner.KVBytesPerBlock(), gpu: strings.HasPrefix(c.cfg.Device, "cuda:")}
+	in := kvInput{
+		cfg: c.cfg, maxPositions: maxPositions, bytesPerBlock: c.runner.KVBytesPerBlock(),
+		gpu: strings.HasPrefix(c.cfg.Device, "cuda:"),
+	}
 	var err error
 	if in.free, in.total, err = c.runner.FreeMemory(); err != nil {
 		return fmt.Errorf("cannot measure device memory: %w", err)
@@ -138,7 +141,10 @@ func (c *core) profile() error {
 	}
 	b.Seqs = []modelrunner.Seq{{
 		Len: n, Context: n, Blocks: []int32{0}, PromptLogprobs: -1,
-		Sampler: &sample.State{Prompt: b.Tokens, Params: sample.Params{TopP: 1, TypicalP: 1, RepetitionPenalty: 1, Logprobs: -1}},
+		Sampler: &sample.State{Prompt: b.Tokens, Params: sample.Params{
+			TopP: 1, TypicalP: 1, RepetitionPenalty: 1,
+			Logprobs: -1,
+		}},
 	}}
 	res, err := c.runner.Execute(b)
 	if err != nil {
@@ -149,7 +155,8 @@ func (c *core) profile() error {
 	}
 	if errors.Is(res[0].Err, sample.ErrNoToken) {
 		return &CheckpointError{
-			File: c.cfg.Model, Reason: "its weights make no token possible, for a prompt of zeros", Want: "finite weights, and logits that are numbers", Err: res[0].Err,
+			File: c.cfg.Model, Reason: "its weights make no token possible, for a prompt of zeros",
+			Want: "finite weights, and logits that are numbers", Err: res[0].Err,
 		}
 	}
 	return res[0].Err

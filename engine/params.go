@@ -56,9 +56,11 @@ func resolveParams(ctx context.Context, p SamplingParams, l limits) (sample.Para
 		return sample.Params{}, rules{}, err
 	}
 	s := sample.Params{
-		Temperature: p.Temperature, TopK: max(p.TopK, 0), TopP: or(p.TopP, 1), MinP: p.MinP, TypicalP: or(p.TypicalP, 1), EpsilonCutoff: p.EpsilonCutoff,
-		RepetitionPenalty: or(p.RepetitionPenalty, 1), PresencePenalty: p.PresencePenalty, FrequencyPenalty: p.FrequencyPenalty,
-		NoRepeatNGram: p.NoRepeatNGramSize, Allowed: append([]int32(nil), p.AllowedTokenIDs...),
+		Temperature: p.Temperature, TopK: max(p.TopK, 0), TopP: or(p.TopP, 1), MinP: p.MinP,
+		TypicalP: or(p.TypicalP, 1), EpsilonCutoff: p.EpsilonCutoff,
+		RepetitionPenalty: or(p.RepetitionPenalty, 1), PresencePenalty: p.PresencePenalty,
+		FrequencyPenalty: p.FrequencyPenalty,
+		NoRepeatNGram:    p.NoRepeatNGramSize, Allowed: append([]int32(nil), p.AllowedTokenIDs...),
 		MinTokens: r.minTokens, Logprobs: r.logprobs,
 		StopIDs: append(append([]int32(nil), r.eos...), r.stopIDs...),
 	}
@@ -91,8 +93,10 @@ func or(v, def float64) float64 {
 // rules resolves what the engine follows itself.
 func rulesOf(p *SamplingParams, l limits) (rules, error) {
 	r := rules{
-		n: max(p.N, 1), maxTokens: p.MaxTokens, minTokens: p.MinTokens, stopIDs: append([]int32(nil), p.StopTokenIDs...),
-		stop: append([]string(nil), p.Stop...), includeStop: p.IncludeStopInOutput, skipSpecial: p.SkipSpecialTokens == nil || *p.SkipSpecialTokens,
+		n: max(p.N, 1), maxTokens: p.MaxTokens, minTokens: p.MinTokens,
+		stopIDs: append([]int32(nil), p.StopTokenIDs...),
+		stop:    append([]string(nil), p.Stop...), includeStop: p.IncludeStopInOutput,
+		skipSpecial: p.SkipSpecialTokens == nil || *p.SkipSpecialTokens,
 	}
 	if r.maxTokens == 0 {
 		r.maxTokens = defaultTokens
@@ -144,7 +148,8 @@ func checkIDs(p *SamplingParams, vocab int) error {
 		ids   []int32
 	}{{"StopTokenIDs", p.StopTokenIDs}, {"AllowedTokenIDs", p.AllowedTokenIDs}} {
 		if len(list.ids) > vocab { // each token costs a look at all of them
-			return paramError(list.field, fmt.Sprintf("a list of %d", len(list.ids)), fmt.Sprintf("at most as long as the vocabulary (%d)", vocab))
+			return paramError(list.field, fmt.Sprintf("a list of %d", len(list.ids)),
+				fmt.Sprintf("at most as long as the vocabulary (%d)", vocab))
 		}
 		for i, id := range list.ids {
 			if id < 0 || int(id) >= vocab {
@@ -172,7 +177,8 @@ func checkID(field string, id int32, vocab int) error {
 
 func (l *limits) badWordError(ctx context.Context, i int, err error) error {
 	if long, ok := errors.AsType[*tokenizer.TooLongError](err); ok {
-		return paramError(fmt.Sprintf("BadWords[%d]", i), fmt.Sprintf("a text of at least %d tokens", long.AtLeast), fmt.Sprintf("at most MaxModelLen (%d) tokens", l.maxLen))
+		return paramError(fmt.Sprintf("BadWords[%d]", i), fmt.Sprintf("a text of at least %d tokens", long.AtLeast),
+			fmt.Sprintf("at most MaxModelLen (%d) tokens", l.maxLen))
 	}
 	return fmt.Errorf("engine: not started: %w", ended(ctx))
 }
@@ -191,7 +197,8 @@ func badWords(ctx context.Context, words []string, l limits) ([][]int32, error) 
 	for i, w := range words {
 		w = strings.TrimLeft(w, " ")
 		if w == "" {
-			return nil, paramError(fmt.Sprintf("BadWords[%d]", i), fmt.Sprintf("%q", words[i]), "a text that is not blank")
+			return nil, paramError(fmt.Sprintf("BadWords[%d]", i), fmt.Sprintf("%q", words[i]),
+				"a text that is not blank")
 		}
 		plain, err := l.tok.EncodeAtMost(ctx, w, false, l.maxLen)
 		if err != nil {

@@ -89,14 +89,23 @@ func TestParamsResolved(t *testing.T) {
 		p    SamplingParams
 		want sample.Params
 	}{
-		{"the zero value is greedy, and only EOS stops", SamplingParams{}, with(func(p *sample.Params) { p.StopIDs = []int32{2} })},
-		{"greedy ignores what narrows a draw", SamplingParams{Temperature: 1e-6, TopK: 5, TopP: 0.5, MinP: 0.1, TypicalP: 0.5, EpsilonCutoff: 0.1, IgnoreEOS: true}, off},
+		{"the zero value is greedy, and only EOS stops", SamplingParams{}, with(func(p *sample.Params) {
+			p.StopIDs = []int32{2}
+		})},
+		{"greedy ignores what narrows a draw", SamplingParams{
+			Temperature: 1e-6, TopK: 5, TopP: 0.5, MinP: 0.1,
+			TypicalP: 0.5, EpsilonCutoff: 0.1, IgnoreEOS: true,
+		}, off},
 		{"low temperatures are raised, as in vLLM", SamplingParams{Temperature: 1e-5, IgnoreEOS: true}, with(func(p *sample.Params) { p.Temperature = 0.01 })},
-		{"-1 turns top-k off", SamplingParams{Temperature: 1, TopK: -1, IgnoreEOS: true}, with(func(p *sample.Params) { p.Temperature = 1 })},
+		{"-1 turns top-k off", SamplingParams{Temperature: 1, TopK: -1, IgnoreEOS: true}, with(func(p *sample.Params) {
+			p.Temperature = 1
+		})},
 		{"stop ids are masked with EOS until MinTokens", SamplingParams{StopTokenIDs: []int32{7}, MinTokens: 3}, with(func(p *sample.Params) { p.StopIDs, p.MinTokens = []int32{2, 7}, 3 })},
 		{"bias is clamped", SamplingParams{LogitBias: map[int32]float64{1: 1e9, 2: -1e9, 3: 2}, IgnoreEOS: true}, with(func(p *sample.Params) { p.LogitBias = map[int32]float32{1: 100, 2: -100, 3: 2} })},
 		{"-1 logprobs are the whole vocabulary", SamplingParams{Logprobs: ptr(-1), IgnoreEOS: true}, with(func(p *sample.Params) { p.Logprobs = 512 })},
-		{"a seed is a seed", SamplingParams{Seed: ptr(int64(-1)), IgnoreEOS: true}, with(func(p *sample.Params) { p.Seed = math.MaxUint64 })},
+		{"a seed is a seed", SamplingParams{Seed: ptr(int64(-1)), IgnoreEOS: true}, with(func(p *sample.Params) {
+			p.Seed = math.MaxUint64
+		})},
 	} {
 		got, _, err := resolveParams(t.Context(), tc.p, limits{vocab: 512, eos: []int32{2}})
 		require.NoError(t, err, tc.why)
@@ -111,7 +120,8 @@ func TestParamsResolved(t *testing.T) {
 // sequence, of whatever length.
 func TestBadWords(t *testing.T) {
 	tok := gpt2(t)
-	got, _, err := resolveParams(t.Context(), SamplingParams{BadWords: []string{" the"}}, limits{vocab: tok.VocabSize(), tok: tok, maxLen: 64})
+	got, _, err := resolveParams(t.Context(), SamplingParams{BadWords: []string{" the"}},
+		limits{vocab: tok.VocabSize(), tok: tok, maxLen: 64})
 	require.NoError(t, err)
 	plain, spaced := tok.Encode("the", false), tok.Encode(" the", false)
 	require.NotEqual(t, len(plain), len(spaced), "the case that vLLM leaves out")
@@ -122,7 +132,8 @@ func TestBadWords(t *testing.T) {
 // the engine goes on.
 func TestAnyParams(t *testing.T) {
 	e := openTiny(t, Config{})
-	float := rapid.OneOf(rapid.Float64(), rapid.Float64Range(0, 1), rapid.SampledFrom([]float64{0, 1, math.NaN(), math.Inf(1), math.Inf(-1)}))
+	float := rapid.OneOf(rapid.Float64(), rapid.Float64Range(0, 1),
+		rapid.SampledFrom([]float64{0, 1, math.NaN(), math.Inf(1), math.Inf(-1)}))
 	small := rapid.OneOf(rapid.IntRange(0, 20), rapid.SampledFrom([]int{0, 1, -1, math.MaxInt, math.MinInt}))
 	id := rapid.OneOf(rapid.Int32Range(0, 511), rapid.SampledFrom([]int32{-1, 512, math.MaxInt32, math.MinInt32}))
 	rare := func(t *rapid.T) bool { return rapid.IntRange(0, 8).Draw(t, "given") == 0 }
@@ -130,7 +141,8 @@ func TestAnyParams(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p SamplingParams
 		for _, f := range []*float64{
-			&p.Temperature, &p.TopP, &p.MinP, &p.TypicalP, &p.EpsilonCutoff, &p.RepetitionPenalty, &p.PresencePenalty, &p.FrequencyPenalty,
+			&p.Temperature, &p.TopP, &p.MinP, &p.TypicalP, &p.EpsilonCutoff, &p.RepetitionPenalty, &p.PresencePenalty,
+			&p.FrequencyPenalty,
 		} {
 			if rare(t) {
 				*f = float.Draw(t, "float")
@@ -155,7 +167,8 @@ func TestAnyParams(t *testing.T) {
 			p.Logprobs = ptr(rapid.SampledFrom([]int{-2, -1, 0, 3, 512, 513}).Draw(t, "logprobs"))
 			p.PromptLogprobs = p.Logprobs
 		}
-		outs, err := e.Generate(context.Background(), Request{PromptTokenIDs: rapid.SliceOfN(rapid.Int32Range(0, 511), 0, 40).Draw(t, "prompt"), Sampling: p})
+		outs, err := e.Generate(context.Background(), Request{PromptTokenIDs: rapid.SliceOfN(rapid.Int32Range(0, 511),
+			0, 40).Draw(t, "prompt"), Sampling: p})
 		var bad *ParamError
 		switch {
 		case errors.As(err, &bad):

@@ -47,7 +47,10 @@ func newRequest(k *checked, client any, maxLen int) *request {
 	q.out = Output{Prompt: k.req.Prompt, PromptTokenIDs: slices.Clone(tokens)}
 	for i := range r.n {
 		p := &completion{req: q, index: i}
-		p.seq = scheduler.Seq{PromptLen: len(tokens), MaxLen: len(tokens) + min(r.maxTokens, maxLen-len(tokens)), PromptLogprobs: -1, Client: client, Owner: p}
+		p.seq = scheduler.Seq{
+			PromptLen: len(tokens), MaxLen: len(tokens) + min(r.maxTokens, maxLen-len(tokens)),
+			PromptLogprobs: -1, Client: client, Owner: p,
+		}
 		p.seq.Tokens = append(make([]int32, 0, len(tokens)+min(r.maxTokens, 64)), tokens...)
 		p.seq.Sampler = &sample.State{Params: k.params, Prompt: q.out.PromptTokenIDs}
 		if i == 0 {

@@ -50,7 +50,8 @@ func (c Config) resolve() (Config, error) {
 		return c, paramError("Core", c.Core, "InProcess or ChildProcess")
 	}
 	if c.Core == ChildProcess && runtime.GOOS != "linux" {
-		return c, paramError("Core", c.Core, "InProcess on "+runtime.GOOS+": only Linux can tie a child's life to its parent's")
+		return c, paramError("Core", c.Core,
+			"InProcess on "+runtime.GOOS+": only Linux can tie a child's life to its parent's")
 	}
 	if c.MaxWaitingBytes < 0 {
 		return c, paramError("MaxWaitingBytes", c.MaxWaitingBytes, "> 0, or 0 for the default")
@@ -89,7 +90,8 @@ func (c Config) resolve() (Config, error) {
 func (c Config) resolveModel(maxPositions int) (Config, error) {
 	const tokens = 2048
 	if c.MaxModelLen > maxPositions {
-		return c, paramError("MaxModelLen", c.MaxModelLen, fmt.Sprintf("at most %d, the checkpoint's max_position_embeddings", maxPositions))
+		return c, paramError("MaxModelLen", c.MaxModelLen,
+			fmt.Sprintf("at most %d, the checkpoint's max_position_embeddings", maxPositions))
 	}
 	if !c.DisableChunkedPrefill {
 		if c.MaxNumBatchedTokens == 0 {

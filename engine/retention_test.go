@@ -25,7 +25,10 @@ type kept struct {
 // handle, not the runner, not the loop's parts, whatever happened before, with all results and
 // errors still held.
 func TestNothingKeepsAnEngine(t *testing.T) {
-	req := Request{PromptTokenIDs: ids(5, 0), Sampling: SamplingParams{MaxTokens: 30, IgnoreEOS: true, Logprobs: ptr(3)}}
+	req := Request{PromptTokenIDs: ids(5, 0), Sampling: SamplingParams{
+		MaxTokens: 30, IgnoreEOS: true,
+		Logprobs: ptr(3),
+	}}
 	for _, tc := range []struct {
 		name   string
 		faults []Fault
@@ -81,11 +84,17 @@ func TestNothingKeepsAnEngine(t *testing.T) {
 				}
 			}
 			held, released := lifeOf(t, tc.faults, use, &k)
-			require.Eventually(t, func() bool { runtime.GC(); return len(released()) == 0 }, time.Minute, time.Millisecond, "the runner and the parts, with the handle held")
+			require.Eventually(t, func() bool {
+				runtime.GC()
+				return len(released()) == 0
+			}, time.Minute, time.Millisecond, "the runner and the parts, with the handle held")
 			runtime.KeepAlive(held[0])
 			handle, parts := weak.Make(held[0]), weak.Make(held[0].b.(*core))
 			held[0] = nil
-			require.Eventually(t, func() bool { runtime.GC(); return handle.Value() == nil && parts.Value() == nil }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool {
+				runtime.GC()
+				return handle.Value() == nil && parts.Value() == nil
+			}, time.Minute, time.Millisecond)
 			runtime.KeepAlive(&k)
 		})
 	}
@@ -93,7 +102,9 @@ func TestNothingKeepsAnEngine(t *testing.T) {
 
 // lifeOf opens an engine, uses it, shuts it down, and tells which of its parts can still be
 // reached.
-func lifeOf(t *testing.T, faults []Fault, use func(*testing.T, *Engine, *kept), k *kept) (held []*Engine, alive func() []string) {
+func lifeOf(t *testing.T, faults []Fault, use func(*testing.T, *Engine, *kept),
+	k *kept,
+) (held []*Engine, alive func() []string) {
 	e, err := Open(t.Context(), Config{Model: tinyLlama, Logger: quiet, Faults: faults})
 	require.NoError(t, err)
 	require.Len(t, e.Parts(), 3)
@@ -141,7 +152,10 @@ func TestPlantedRetentionIsSeen(t *testing.T) {
 func TestFinishedRequestsAreNotKept(t *testing.T) {
 	e := openTiny(t, Config{})
 	run := func() weak.Pointer[request] {
-		rs, err := e.b.(*core).start(t.Context(), []Request{{PromptTokenIDs: ids(40, 0), Sampling: SamplingParams{MaxTokens: 3}}}, false)
+		rs, err := e.b.(*core).start(t.Context(), []Request{{
+			PromptTokenIDs: ids(40, 0),
+			Sampling:       SamplingParams{MaxTokens: 3},
+		}}, false)
 		require.NoError(t, err)
 		<-rs[0].done
 		return weak.Make(rs[0])

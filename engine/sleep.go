@@ -138,7 +138,8 @@ func (c *core) unfinished(what string, cause error) error {
 	if c.phase == what {
 		how = "not finished"
 	}
-	return fmt.Errorf("engine: %s %s (%s, for %s): %w", what, how, phase, time.Since(c.since).Round(time.Millisecond), cause)
+	return fmt.Errorf("engine: %s %s (%s, for %s): %w", what, how, phase, time.Since(c.since).Round(time.Millisecond),
+		cause)
 }
 
 // fallAsleep ends all requests, forgets all prefixes and releases the device memory.

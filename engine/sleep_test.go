@@ -150,13 +150,16 @@ func testSleepEndsWhatRuns(t *testing.T, d testDevice) {
 		outs []Output
 		err  error
 	}
-	fallAsleep := func() (ended int) { // how many of three requests it ended; the others were over just before, and came again too late
+	// how many of three requests it ended; the others were over just before, and came again too
+	// late
+	fallAsleep := func() (ended int) {
 		results := make(chan result)
 		for i := range 3 {
 			go func() {
 				var r result
 				for r.err == nil { // again, when it was over before the others ran
-					r.outs, r.err = e.Generate(context.Background(), Request{PromptTokenIDs: ids(5, i), Sampling: SamplingParams{MaxTokens: 400, IgnoreEOS: true}})
+					r.outs, r.err = e.Generate(context.Background(),
+						Request{PromptTokenIDs: ids(5, i), Sampling: SamplingParams{MaxTokens: 400, IgnoreEOS: true}})
 				}
 				results <- r
 			}()
@@ -243,7 +246,10 @@ func testSleepUnderLoad(t *testing.T, d testDevice) {
 		wg.Go(func() {
 			for n := i; time.Now().Before(end); n++ {
 				p := g.Prompts[n%len(g.Prompts)]
-				outs, err := e.Generate(t.Context(), Request{PromptTokenIDs: p.IDs, Sampling: SamplingParams{MaxTokens: len(p.Greedy), IgnoreEOS: true}})
+				outs, err := e.Generate(t.Context(), Request{
+					PromptTokenIDs: p.IDs,
+					Sampling:       SamplingParams{MaxTokens: len(p.Greedy), IgnoreEOS: true},
+				})
 				if err == nil {
 					assert.Equal(t, p.Greedy, outs[0].Completions[0].TokenIDs)
 					answered[i]++

@@ -62,11 +62,15 @@ func testSleepReleaseFails(t *testing.T, d testDevice) {
 	}
 	for after, owner := range releases {
 		t.Run(fmt.Sprint(owner, after), func(t *testing.T) {
-			e := openTiny(t, Config{Device: d.config, Faults: []Fault{{Point: FaultShutdown, Action: ActError, After: after}}})
+			e := openTiny(t, Config{Device: d.config, Faults: []Fault{{
+				Point: FaultShutdown, Action: ActError,
+				After: after,
+			}}})
 			full := bytesOf(e)
 			err := e.Sleep(t.Context(), 2)
 			require.ErrorIs(t, err, ErrInjected)
-			assert.ErrorContains(t, err, "engine: asleep, but not all memory was given back: "+d.pkg+": releasing "+owner)
+			assert.ErrorContains(t, err,
+				"engine: asleep, but not all memory was given back: "+d.pkg+": releasing "+owner)
 			assert.Equal(t, Sleeping, e.State())
 			held := bytesOf(e)
 			require.Len(t, held, 1)
@@ -109,7 +113,10 @@ func TestWakePanics(t *testing.T) { onDevices(t, testWakePanics) }
 func testWakePanics(t *testing.T, d testDevice) {
 	for i := range d.opens {
 		after := len(d.opens) + i
-		e := openTiny(t, Config{Device: d.config, Faults: []Fault{{Point: FaultAllocate, Action: ActPanic, After: after}}})
+		e := openTiny(t, Config{Device: d.config, Faults: []Fault{{
+			Point: FaultAllocate, Action: ActPanic,
+			After: after,
+		}}})
 		require.NoError(t, e.Sleep(t.Context(), 2))
 		err := e.Wake(t.Context())
 		assert.ErrorIs(t, err, ErrEngineDead)
@@ -126,19 +133,26 @@ func testWakePanics(t *testing.T, d testDevice) {
 func TestWakeHangs(t *testing.T) { onDevices(t, testWakeHangs) }
 
 func testWakeHangs(t *testing.T, d testDevice) {
-	e := openTiny(t, Config{Device: d.config, Faults: []Fault{{Point: FaultAllocate, Action: ActHang, After: len(d.opens) + 1}}})
+	e := openTiny(t, Config{Device: d.config, Faults: []Fault{{
+		Point: FaultAllocate, Action: ActHang,
+		After: len(d.opens) + 1,
+	}}})
 	require.NoError(t, e.Sleep(t.Context(), 1))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	err := e.Wake(ctx)
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.Regexp(t, `^engine: waking up not finished \(waking up, for [\d.]+m?s\): context deadline exceeded$`, err.Error())
+	assert.Regexp(t, `^engine: waking up not finished \(waking up, for [\d.]+m?s\): context deadline exceeded$`,
+		err.Error())
 	require.NoError(t, e.Shutdown(t.Context()))
 }
 
 // A hang that begins after the shutdown was ordered ends with it, whatever the context of Shutdown.
 func TestHangAfterShutdown(t *testing.T) {
-	e := openTiny(t, Config{Device: "cpu", Faults: []Fault{{Point: FaultAllocate, Action: ActHang, After: len(onCPU.opens) + 1}}})
+	e := openTiny(t, Config{Device: "cpu", Faults: []Fault{{
+		Point: FaultAllocate, Action: ActHang,
+		After: len(onCPU.opens) + 1,
+	}}})
 	require.NoError(t, e.Sleep(t.Context(), 1))
 	c := e.b.(*core)
 	ordered := make(chan struct{})
@@ -178,14 +192,15 @@ func TestWakeNeedsTheMemory(t *testing.T) { onDevices(t, testWakeNeedsTheMemory)
 func testWakeNeedsTheMemory(t *testing.T, d testDevice) {
 	for _, level := range []int{1, 2} {
 		r := &tight{}
-		e, err := open(t.Context(), Config{Model: tinyLlama, Device: d.config, Logger: quiet, KVCacheBytes: 1 << 20}, func(c *core) (model, error) {
-			m, err := loadCheckpoint(c)
-			if err == nil {
-				r.sleeper = m.runner.(sleeper)
-				m.runner = r
-			}
-			return m, err
-		})
+		e, err := open(t.Context(), Config{Model: tinyLlama, Device: d.config, Logger: quiet, KVCacheBytes: 1 << 20},
+			func(c *core) (model, error) {
+				m, err := loadCheckpoint(c)
+				if err == nil {
+					r.sleeper = m.runner.(sleeper)
+					m.runner = r
+				}
+				return m, err
+			})
 		require.NoError(t, err)
 		shutdownAfter(t, e)
 		require.NoError(t, e.Sleep(t.Context(), level))

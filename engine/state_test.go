@@ -24,7 +24,10 @@ func (f onLog) WithGroup(string) slog.Handler                 { return f }
 // error be there.
 func TestWhoSeesFailedSeesTheError(t *testing.T) {
 	for _, core := range []Core{InProcess, ChildProcess} {
-		for _, f := range []Fault{{Point: FaultForward, Action: ActError, After: 3}, {Point: FaultForward, Action: ActExit, After: 3}} {
+		for _, f := range []Fault{
+			{Point: FaultForward, Action: ActError, After: 3},
+			{Point: FaultForward, Action: ActExit, After: 3},
+		} {
 			if core == InProcess && f.Action == ActExit {
 				continue
 			}
@@ -35,14 +38,20 @@ func TestWhoSeesFailedSeesTheError(t *testing.T) {
 				}
 				var e *Engine
 				got := make(chan seen, 1)
-				e, err := Open(t.Context(), Config{Model: tinyLlama, Core: core, Faults: []Fault{f}, Logger: slog.New(onLog(func(r slog.Record) {
-					if r.Message == "engine failed" {
-						got <- seen{e.State(), e.Err()}
-					}
-				}))})
+				e, err := Open(t.Context(), Config{
+					Model: tinyLlama, Core: core, Faults: []Fault{f},
+					Logger: slog.New(onLog(func(r slog.Record) {
+						if r.Message == "engine failed" {
+							got <- seen{e.State(), e.Err()}
+						}
+					})),
+				})
 				require.NoError(t, err)
 				defer func() { require.NoError(t, e.Shutdown(t.Context())) }()
-				_, err = e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 0), Sampling: SamplingParams{MaxTokens: 100, IgnoreEOS: true}})
+				_, err = e.Generate(t.Context(), Request{
+					PromptTokenIDs: ids(5, 0),
+					Sampling:       SamplingParams{MaxTokens: 100, IgnoreEOS: true},
+				})
 				require.ErrorIs(t, err, ErrEngineDead)
 				at := <-got
 				assert.Equal(t, Failed, at.state)

@@ -67,17 +67,21 @@ func TestTwoGPUsFault(t *testing.T) {
 	for rank := range 2 {
 		for _, action := range []FaultAction{ActError, ActPanic} {
 			t.Run(fmt.Sprintf("%s/rank %d", action, rank), func(t *testing.T) {
-				twoGPUs(t, Config{Faults: []Fault{{Point: FaultForward, Action: action, Rank: rank, After: 10}}}, func(t *testing.T, e *Engine, _ golden) {
-					began := time.Now()
-					_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 1), Sampling: SamplingParams{MaxTokens: 100, IgnoreEOS: true}})
-					assert.ErrorIs(t, err, ErrEngineDead)
-					assert.ErrorIs(t, err, ErrInjected)
-					assert.ErrorContains(t, err, fmt.Sprintf("rank %d (cuda:GPU-", rank))
-					assert.NotContains(t, err.Error(), fmt.Sprintf("rank %d", 1-rank), "the other one only waited")
-					assert.Less(t, time.Since(began), 10*time.Second)
-					require.NoError(t, e.Shutdown(t.Context()))
-					assert.Empty(t, e.Holdings())
-				})
+				twoGPUs(t, Config{Faults: []Fault{{Point: FaultForward, Action: action, Rank: rank, After: 10}}},
+					func(t *testing.T, e *Engine, _ golden) {
+						began := time.Now()
+						_, err := e.Generate(t.Context(), Request{
+							PromptTokenIDs: ids(5, 1),
+							Sampling:       SamplingParams{MaxTokens: 100, IgnoreEOS: true},
+						})
+						assert.ErrorIs(t, err, ErrEngineDead)
+						assert.ErrorIs(t, err, ErrInjected)
+						assert.ErrorContains(t, err, fmt.Sprintf("rank %d (cuda:GPU-", rank))
+						assert.NotContains(t, err.Error(), fmt.Sprintf("rank %d", 1-rank), "the other one only waited")
+						assert.Less(t, time.Since(began), 10*time.Second)
+						require.NoError(t, e.Shutdown(t.Context()))
+						assert.Empty(t, e.Holdings())
+					})
 			})
 		}
 	}
@@ -96,7 +100,10 @@ func TestTwoGPUsKilled(t *testing.T) {
 			device := e.Config().Device
 			blocks[device] = append(blocks[device], e.Stats().KVBlocks)
 			require.NoError(t, syscall.Kill(e.PIDs()[0], syscall.SIGKILL))
-			_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 1), Sampling: SamplingParams{MaxTokens: 100, IgnoreEOS: true}})
+			_, err := e.Generate(t.Context(), Request{
+				PromptTokenIDs: ids(5, 1),
+				Sampling:       SamplingParams{MaxTokens: 100, IgnoreEOS: true},
+			})
 			assert.ErrorIs(t, err, ErrEngineDead)
 			assert.ErrorContains(t, err, "was killed by SIGKILL")
 			_ = e.Shutdown(t.Context()) // says what died
@@ -127,11 +134,12 @@ func TestTwoGPUsSleep(t *testing.T) {
 }
 
 func TestTwoGPUsOffload(t *testing.T) {
-	twoGPUs(t, Config{OffloadBytes: 4 << 20, KVCacheBytes: 24 * 16 * 1024 / 2, MaxModelLen: 160}, func(t *testing.T, e *Engine, _ golden) {
-		want := ask12(t, e).Completions[0].TokenIDs
-		quietTransfers(t, e)
-		evict(t, e)
-		assert.Equal(t, want, ask12(t, e).Completions[0].TokenIDs)
-		assert.Positive(t, e.Stats().OffloadHits)
-	})
+	twoGPUs(t, Config{OffloadBytes: 4 << 20, KVCacheBytes: 24 * 16 * 1024 / 2, MaxModelLen: 160},
+		func(t *testing.T, e *Engine, _ golden) {
+			want := ask12(t, e).Completions[0].TokenIDs
+			quietTransfers(t, e)
+			evict(t, e)
+			assert.Equal(t, want, ask12(t, e).Completions[0].TokenIDs)
+			assert.Positive(t, e.Stats().OffloadHits)
+		})
 }

@@ -83,7 +83,11 @@ func TestFaultsOnOneDevice(t *testing.T) {
 					}
 					f.After = 10
 					twoDevices(t, Config{Faults: []Fault{f}}, func(t *testing.T, e *Engine) {
-						_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 1), Sampling: SamplingParams{MaxTokens: 100, IgnoreEOS: true}})
+						_, err := e.Generate(t.Context(),
+							Request{
+								PromptTokenIDs: ids(5, 1),
+								Sampling:       SamplingParams{MaxTokens: 100, IgnoreEOS: true},
+							})
 						assert.ErrorIs(t, err, ErrEngineDead)
 						check(err)
 						require.NoError(t, e.Shutdown(t.Context()))
@@ -98,14 +102,19 @@ func TestFaultsOnOneDevice(t *testing.T) {
 
 // A fault on every device strikes each once.
 func TestFaultOnEveryDevice(t *testing.T) {
-	twoDevices(t, Config{Faults: []Fault{{Point: FaultForward, Action: ActError, Rank: -1, After: 3}}}, func(t *testing.T, e *Engine) {
-		_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 1), Sampling: SamplingParams{MaxTokens: 100, IgnoreEOS: true}})
-		assert.ErrorContains(t, err, "rank 0 (cpu:0): engine: injected fault at forward\nrank 1 (cpu:1): engine: injected fault at forward")
-		require.NoError(t, e.Shutdown(t.Context()))
-		f := e.Faults()[0]
-		assert.Equal(t, 2, f.Fired)
-		assert.Equal(t, 2*4, f.Passes)
-	})
+	twoDevices(t, Config{Faults: []Fault{{Point: FaultForward, Action: ActError, Rank: -1, After: 3}}},
+		func(t *testing.T, e *Engine) {
+			_, err := e.Generate(t.Context(), Request{
+				PromptTokenIDs: ids(5, 1),
+				Sampling:       SamplingParams{MaxTokens: 100, IgnoreEOS: true},
+			})
+			assert.ErrorContains(t, err,
+				"rank 0 (cpu:0): engine: injected fault at forward\nrank 1 (cpu:1): engine: injected fault at forward")
+			require.NoError(t, e.Shutdown(t.Context()))
+			f := e.Faults()[0]
+			assert.Equal(t, 2, f.Fired)
+			assert.Equal(t, 2*4, f.Passes)
+		})
 }
 
 // A device that hangs hangs no one else: the watchdog tells the callers which one it is, and
@@ -116,7 +125,10 @@ func TestOneDeviceHangs(t *testing.T) {
 			Device: "cpu", TensorParallel: 2, StepTimeout: 200 * time.Millisecond,
 			Faults: []Fault{{Point: FaultForward, Action: ActHang, Rank: rank, After: 3}},
 		})
-		_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 1), Sampling: SamplingParams{MaxTokens: 100, IgnoreEOS: true}})
+		_, err := e.Generate(t.Context(), Request{
+			PromptTokenIDs: ids(5, 1),
+			Sampling:       SamplingParams{MaxTokens: 100, IgnoreEOS: true},
+		})
 		assert.ErrorIs(t, err, ErrEngineDead)
 		assert.Regexp(t, fmt.Sprintf(`step 4 hangs: a forward pass on rank %d \(cpu:%[1]d\) has been running for \d+ms; Config.StepTimeout is 200ms`, rank), err)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -131,7 +143,8 @@ func TestOneDeviceHangs(t *testing.T) {
 func TestOneDeviceKeepsSomething(t *testing.T) {
 	var c *core
 	e, err := open(t.Context(), Config{
-		Model: tinyLlama, Device: "cpu", TensorParallel: 2, Logger: quiet, Faults: []Fault{{Point: FaultShutdown, Action: ActError, Rank: 1, After: 1}},
+		Model: tinyLlama, Device: "cpu", TensorParallel: 2, Logger: quiet,
+		Faults: []Fault{{Point: FaultShutdown, Action: ActError, Rank: 1, After: 1}},
 	}, func(x *core) (model, error) { c = x; return loadCheckpoint(x) })
 	require.NoError(t, err)
 	runner := c.runner
@@ -152,7 +165,8 @@ func TestTwoDevicesSleep(t *testing.T) {
 	g := loadGolden(t)
 	for level := 1; level <= 2; level++ {
 		twoDevices(t, Config{Faults: []Fault{
-			{Point: FaultAllocate, Action: ActOOM, Rank: 1, After: 4 + 1},     // the second allocation of the first Wake
+			// the second allocation of the first Wake
+			{Point: FaultAllocate, Action: ActOOM, Rank: 1, After: 4 + 1},
 			{Point: FaultAllocate, Action: ActOOM, Rank: 0, After: 4 + 3 + 3}, // the KV cache of the second
 		}}, func(t *testing.T, e *Engine) {
 			g.check(t, e)
@@ -183,20 +197,24 @@ func TestTwoDevicesSleep(t *testing.T) {
 // KV blocks go to host memory with what each device has of them.
 func TestTwoDevicesOffload(t *testing.T) {
 	want := expected(t, onCPU)
-	twoDevices(t, Config{OffloadBytes: 4 << 20, KVCacheBytes: 24 * 16 * 1024 / 2, MaxModelLen: 160}, func(t *testing.T, e *Engine) {
-		assert.Equal(t, (4<<20)/(16*1024), e.Stats().OffloadBlocks, "of both devices' parts")
-		assert.Equal(t, want, ask12(t, e).Completions[0].TokenIDs)
-		quietTransfers(t, e)
-		evict(t, e)
-		out := ask12(t, e)
-		assert.Equal(t, want, out.Completions[0].TokenIDs)
-		assert.Positive(t, e.Stats().OffloadHits)
-	})
+	twoDevices(t, Config{OffloadBytes: 4 << 20, KVCacheBytes: 24 * 16 * 1024 / 2, MaxModelLen: 160},
+		func(t *testing.T, e *Engine) {
+			assert.Equal(t, (4<<20)/(16*1024), e.Stats().OffloadBlocks, "of both devices' parts")
+			assert.Equal(t, want, ask12(t, e).Completions[0].TokenIDs)
+			quietTransfers(t, e)
+			evict(t, e)
+			out := ask12(t, e)
+			assert.Equal(t, want, out.Completions[0].TokenIDs)
+			assert.Positive(t, e.Stats().OffloadHits)
+		})
 }
 
 // MemoryUtilization is of each device, and the devices that the CPU emulates share its memory.
 func TestMemoryUtilizationOfEachDevice(t *testing.T) {
-	_, err := Open(t.Context(), Config{Model: tinyLlama, Device: "cpu", TensorParallel: 2, MemoryUtilization: 1e-9, Logger: quiet})
+	_, err := Open(t.Context(), Config{
+		Model: tinyLlama, Device: "cpu", TensorParallel: 2, MemoryUtilization: 1e-9,
+		Logger: quiet,
+	})
 	assert.ErrorIs(t, err, ErrOutOfMemory)
 	assert.ErrorContains(t, err, "MemoryUtilization 1e-09 is ")
 }

@@ -34,13 +34,31 @@ func TestStopStrings(t *testing.T) {
 	}{
 		{"none", SamplingParams{}, text, FinishLength, ""},
 		{"in the middle", SamplingParams{Stop: []string{"light"}}, "Hello, world! The ", FinishStop, "light"},
-		{"kept on demand", SamplingParams{Stop: []string{"light"}, IncludeStopInOutput: true}, "Hello, world! The light", FinishStop, "light"},
-		{"the earliest in the text wins, not the first in the list", SamplingParams{Stop: []string{"end", "world", "The"}}, "Hello, ", FinishStop, "world"},
+		{
+			"kept on demand",
+			SamplingParams{Stop: []string{"light"}, IncludeStopInOutput: true},
+			"Hello, world! The light", FinishStop, "light",
+		},
+		{
+			"the earliest in the text wins, not the first in the list",
+			SamplingParams{Stop: []string{"end", "world", "The"}},
+			"Hello, ", FinishStop, "world",
+		},
 		{"across tokens", SamplingParams{Stop: []string{"o, w"}}, "Hell", FinishStop, "o, w"},
 		{"at the start", SamplingParams{Stop: []string{"Hello"}}, "", FinishStop, "Hello"},
 		{"never comes", SamplingParams{Stop: []string{"zebra"}}, text, FinishLength, ""},
-		{"not before MinTokens", SamplingParams{Stop: []string{"The"}, MinTokens: 8}, "Hello, world! The lighthouse. ", FinishStop, "The"},
-		{"at the last token", SamplingParams{Stop: []string{"end."}}, "Hello, world! The lighthouse. The ", FinishStop, "end."},
+		{
+			"not before MinTokens",
+			SamplingParams{Stop: []string{"The"}, MinTokens: 8},
+			"Hello, world! The lighthouse. ",
+			FinishStop, "The",
+		},
+		{
+			"at the last token",
+			SamplingParams{Stop: []string{"end."}},
+			"Hello, world! The lighthouse. The ", FinishStop,
+			"end.",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := openFake(t, Config{Model: "fake"}, says(t, text), true)
@@ -111,8 +129,18 @@ func TestStopStringsInByteTokens(t *testing.T) {
 		{"a line end", []string{"<0x41>", "<0x0A>", "<0x42>"}, rules{stop: []string{"\n"}}, 1, "A"},
 		{"kept", []string{"<0x41>", "<0x0A>", "<0x42>"}, rules{stop: []string{"\n"}, includeStop: true}, 1, "A\n"},
 		{"begins before the run", []string{"a", "<0x0A>", "<0x0A>"}, rules{stop: []string{"a\n\n"}}, 2, ""},
-		{"an unfinished character is no text yet", []string{"<0x0A>", "<0xC3>", "<0xA9>"}, rules{stop: []string{"\uFFFD", "é"}}, 2, "\n"},
-		{"a character that never ends spoils the run", []string{"<0xC3>", "<0x0A>", "a"}, rules{stop: []string{"\n"}}, -1, "\uFFFD\uFFFDa"},
+		{
+			"an unfinished character is no text yet",
+			[]string{"<0x0A>", "<0xC3>", "<0xA9>"},
+			rules{stop: []string{"\uFFFD", "é"}},
+			2, "\n",
+		},
+		{
+			"a character that never ends spoils the run",
+			[]string{"<0xC3>", "<0x0A>", "a"},
+			rules{stop: []string{"\n"}},
+			-1, "\uFFFD\uFFFDa",
+		},
 	} {
 		text := newText(tok, tc.r, nil)
 		ended := -1
@@ -178,7 +206,10 @@ func TestCharactersAreWhole(t *testing.T) {
 	n := len(gpt2(t).Encode(text, false))
 	for k := 1; k <= n; k++ {
 		var whole string
-		for d, err := range e.Stream(t.Context(), Request{Prompt: "a", Sampling: SamplingParams{MaxTokens: k, Stop: []string{"ééé"}}}) {
+		for d, err := range e.Stream(t.Context(), Request{
+			Prompt:   "a",
+			Sampling: SamplingParams{MaxTokens: k, Stop: []string{"ééé"}},
+		}) {
 			require.NoError(t, err)
 			assert.True(t, utf8.ValidString(d.Text))
 			if d.FinishReason == "" {
@@ -192,7 +223,10 @@ func TestCharactersAreWhole(t *testing.T) {
 
 func TestLogprobsHaveText(t *testing.T) {
 	e := openFake(t, Config{Model: "fake"}, says(t, "Hello"), true)
-	outs, err := e.Generate(t.Context(), Request{Prompt: "a b", Sampling: SamplingParams{MaxTokens: 2, Logprobs: ptr(0), PromptLogprobs: ptr(0)}})
+	outs, err := e.Generate(t.Context(), Request{
+		Prompt:   "a b",
+		Sampling: SamplingParams{MaxTokens: 2, Logprobs: ptr(0), PromptLogprobs: ptr(0)},
+	})
 	require.NoError(t, err)
 	c := outs[0].Completions[0]
 	require.Len(t, c.Logprobs, 2)

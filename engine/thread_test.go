@@ -60,10 +60,16 @@ func TestLoopIsOnTheRunnersThread(t *testing.T) {
 func TestDriverHangs(t *testing.T) {
 	stub := cudatest.New(t, 1, 1<<30)
 	t.Setenv("ENGINETEST_LIBCUDA", stub.Path)
-	e, err := Open(t.Context(), Config{Model: tinyLlama, Device: "cuda", Logger: quiet, KVCacheBytes: 64 << 20, StepTimeout: 100 * time.Millisecond})
+	e, err := Open(t.Context(), Config{
+		Model: tinyLlama, Device: "cuda", Logger: quiet, KVCacheBytes: 64 << 20,
+		StepTimeout: 100 * time.Millisecond,
+	})
 	require.NoError(t, err)
 	stub.Fail("cuStreamSynchronize", 3, cudatest.Hang)
-	_, err = e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 0), Sampling: SamplingParams{MaxTokens: 10, IgnoreEOS: true}})
+	_, err = e.Generate(t.Context(), Request{
+		PromptTokenIDs: ids(5, 0),
+		Sampling:       SamplingParams{MaxTokens: 10, IgnoreEOS: true},
+	})
 	assert.ErrorIs(t, err, ErrEngineDead)
 	assert.ErrorContains(t, err, "step 3 hangs: a forward pass has been running for ")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

@@ -37,7 +37,10 @@ func TestUnusedTensorsAreNamed(t *testing.T) {
 		tensors = append(tensors, w)
 	}
 	extra := func(name string) {
-		tensors = append(tensors, checkpoint.Tensor{Name: name, DType: checkpoint.F32, Shape: []int{2}, Data: make([]byte, 8)})
+		tensors = append(tensors, checkpoint.Tensor{
+			Name: name, DType: checkpoint.F32, Shape: []int{2},
+			Data: make([]byte, 8),
+		})
 	}
 	for i := range 6 {
 		extra(fmt.Sprintf("model.layers.0.extra.%d", i))
@@ -50,7 +53,10 @@ func TestUnusedTensorsAreNamed(t *testing.T) {
 
 	const e = "model.layers.0.extra."
 	want := fmt.Sprintf(`level=WARN msg="tensors of the checkpoint are not used" model=%s count=6 tensors="%s0, %s1, %s2, %s3, %s4, …"`, dir, e, e, e, e, e)
-	for name, cfg := range map[string]Config{"in process": {}, "child": {Core: ChildProcess}, "two devices": {TensorParallel: 2, Device: "cpu"}} {
+	for name, cfg := range map[string]Config{
+		"in process": {}, "child": {Core: ChildProcess},
+		"two devices": {TensorParallel: 2, Device: "cpu"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			if cfg.Core == ChildProcess && runtime.GOOS != "linux" {
 				t.Skip("a child core needs Linux")

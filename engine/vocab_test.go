@@ -25,7 +25,8 @@ func edit(t *testing.T, path string, change func([]byte) []byte) {
 func TestATokenizerThatIsLargerThanTheModel(t *testing.T) {
 	dir := fixtures.Checkpoint(t, fixtures.Spec{Tokenizer: true})
 	edit(t, filepath.Join(dir, "tokenizer.json"), func(data []byte) []byte {
-		return bytes.Replace(data, []byte(`"added_tokens": [`), []byte(`"added_tokens": [{"id": 1024, "content": "<|pad|>", "special": true},`), 1)
+		return bytes.Replace(data, []byte(`"added_tokens": [`),
+			[]byte(`"added_tokens": [{"id": 1024, "content": "<|pad|>", "special": true},`), 1)
 	})
 	e, err := Open(t.Context(), Config{Model: dir})
 	require.NoError(t, err)
@@ -42,8 +43,12 @@ func TestWhyThereIsNoTokenizer(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{Config{Model: without}, "engine: no tokenizer: " + without + " has no tokenizer.json; a text prompt needs one, PromptTokenIDs do not"},
-		{Config{Model: fixtures.Bundled(), SkipTokenizer: true}, "engine: no tokenizer: Config.SkipTokenizer is set; a text prompt needs one, PromptTokenIDs do not"},
+		{Config{Model: without}, "engine: no tokenizer: " + without +
+			" has no tokenizer.json; a text prompt needs one, PromptTokenIDs do not"},
+		{
+			Config{Model: fixtures.Bundled(), SkipTokenizer: true},
+			"engine: no tokenizer: Config.SkipTokenizer is set; a text prompt needs one, PromptTokenIDs do not",
+		},
 	} {
 		e, err := Open(t.Context(), row.cfg)
 		require.NoError(t, err)

@@ -56,7 +56,8 @@ func TestClear(t *testing.T) {
 		{
 			name: "clear at once costs one reading", steps: []gpuwaittest.Step{full(0,
 				1*gib)}, cond: gpuwait.Ratio(0.1),
-			ending: gpuwait.Cleared, trend: gpuwait.TrendClear, says: []string{"clear after 0s: GPU-1a2b uses 1.0 GiB of 140.0 GiB (1%)"},
+			ending: gpuwait.Cleared, trend: gpuwait.TrendClear,
+			says: []string{"clear after 0s: GPU-1a2b uses 1.0 GiB of 140.0 GiB (1%)"},
 		},
 		{
 			name: "an early clear is seen within 5 ms", steps: []gpuwaittest.Step{
@@ -79,7 +80,8 @@ func TestClear(t *testing.T) {
 			says: []string{"GPU-1a2b (NVIDIA H200, index 0) still holds 63.0 GiB of 140.0 GiB (45%, want ≤ 14.0 GiB: 10% of total)", "want ≤ 14.0 GiB: 10% of total", "held by no process", "gpuwait.Timeout("},
 		},
 		{
-			name: "a live holder with identical readings: given up after the patience", steps: []gpuwaittest.Step{full(0, 63*gib, live)}, cond: gpuwait.Ratio(0.1),
+			name:  "a live holder with identical readings: given up after the patience",
+			steps: []gpuwaittest.Step{full(0, 63*gib, live)}, cond: gpuwait.Ratio(0.1),
 			ending: gpuwait.Held, trend: gpuwait.TrendHeld, elapsed: gpuwait.DefaultPatience,
 			says: []string{
 				fmt.Sprintf("56.0 GiB  pid %d", self), "gpuwait.test", "← this process",
@@ -92,14 +94,16 @@ func TestClear(t *testing.T) {
 			ending: gpuwait.TimedOut, trend: gpuwait.TrendHeld, elapsed: 2 * time.Minute,
 		},
 		{
-			name: "decaying memory is waited for, beyond the patience", steps: decay(63*gib, 100, 900*time.Millisecond,
-				live), cond: gpuwait.Bytes(0),
-			opts: []gpuwait.ClearOption{gpuwait.Patience(2 * time.Second)}, ending: gpuwait.Cleared, trend: gpuwait.TrendClear, elapsed: 90 * time.Second,
+			name:  "decaying memory is waited for, beyond the patience",
+			steps: decay(63*gib, 100, 900*time.Millisecond, live), cond: gpuwait.Bytes(0),
+			opts: []gpuwait.ClearOption{gpuwait.Patience(2 * time.Second)}, ending: gpuwait.Cleared,
+			trend: gpuwait.TrendClear, elapsed: 90 * time.Second,
 		},
 		{
-			name: "decaying, and the timeout too short, is said as such", steps: decay(63*gib, 100,
-				900*time.Millisecond, live), cond: gpuwait.Bytes(0),
-			opts: []gpuwait.ClearOption{gpuwait.Timeout(10 * time.Second)}, ending: gpuwait.TimedOut, trend: gpuwait.TrendFalling, elapsed: 10 * time.Second,
+			name:  "decaying, and the timeout too short, is said as such",
+			steps: decay(63*gib, 100, 900*time.Millisecond, live), cond: gpuwait.Bytes(0),
+			opts: []gpuwait.ClearOption{gpuwait.Timeout(10 * time.Second)}, ending: gpuwait.TimedOut,
+			trend: gpuwait.TrendFalling, elapsed: 10 * time.Second,
 			says: []string{"the memory is not stuck", "readings: 63.0 GiB at 0s"},
 		},
 		{
@@ -108,7 +112,8 @@ func TestClear(t *testing.T) {
 				full(0, 63*gib), full(time.Second, 20*gib),
 				full(2*time.Second, 90*gib, holder(1, 90*gib)),
 			}, cond: gpuwait.Ratio(0.1),
-			ending: gpuwait.Held, trend: gpuwait.TrendRefill, elapsed: 32 * time.Second, says: []string{"down to 20.0 GiB", "(pid 1 by 90.0 GiB)", "gpuwait.Acquire"},
+			ending: gpuwait.Held, trend: gpuwait.TrendRefill, elapsed: 32 * time.Second,
+			says: []string{"down to 20.0 GiB", "(pid 1 by 90.0 GiB)", "gpuwait.Acquire"},
 		},
 		{
 			name: "another process grows: an unsigned difference would call this recovered",
@@ -116,23 +121,25 @@ func TestClear(t *testing.T) {
 				full(0, 20*gib, live),
 				full(time.Second, 30*gib, live, holder(1, 10*gib)),
 			}, cond: gpuwait.Ratio(0.1),
-			ending: gpuwait.Held, trend: gpuwait.TrendRising, elapsed: 31 * time.Second, says: []string{"it grew during the wait (pid 1 by 10.0 GiB)"},
+			ending: gpuwait.Held, trend: gpuwait.TrendRising, elapsed: 31 * time.Second,
+			says: []string{"it grew during the wait (pid 1 by 10.0 GiB)"},
 		},
 		{
 			name: "used more than total is suspect, and not clear", steps: []gpuwaittest.Step{full(0,
 				141*gib)}, cond: gpuwait.Ratio(0.99),
-			ending: gpuwait.TimedOut, trend: gpuwait.TrendUnowned, elapsed: 2 * time.Minute, says: []string{"the reading is suspect"},
+			ending: gpuwait.TimedOut, trend: gpuwait.TrendUnowned, elapsed: 2 * time.Minute,
+			says: []string{"the reading is suspect"},
 		},
 		{
-			name: "settled alone waits for the memory to stop moving", steps: decay(10*gib, 10,
-				100*time.Millisecond), cond: gpuwait.Settled(time.Second, 0),
+			name: "settled alone waits for the memory to stop moving", steps: decay(10*gib, 10, 100*time.Millisecond),
+			cond:   gpuwait.Settled(time.Second, 0),
 			ending: gpuwait.Cleared, trend: gpuwait.TrendClear, elapsed: 2 * time.Second,
 		},
 		{
 			name: "settled and bounded: in bounds from 1 s on, still for 2 s", steps: []gpuwaittest.Step{full(0,
 				63*gib), full(time.Second, gib), full(1500*time.Millisecond, gib+mib)},
-			cond: gpuwait.Ratio(0.1).Settled(2*time.Second,
-				2*mib), ending: gpuwait.Cleared, trend: gpuwait.TrendClear, elapsed: 3 * time.Second,
+			cond: gpuwait.Ratio(0.1).Settled(2*time.Second, 2*mib), ending: gpuwait.Cleared, trend: gpuwait.TrendClear,
+			elapsed: 3 * time.Second,
 		},
 		{
 			name: "the larger of two bounds counts", steps: []gpuwaittest.Step{full(0,
@@ -152,14 +159,16 @@ func TestClear(t *testing.T) {
 		{
 			name:  "a process whose share is not known is said as such, and the rest as unattributed",
 			steps: []gpuwaittest.Step{full(0, 63*gib, gpuwait.Holder{PID: self})}, cond: gpuwait.Ratio(0.1),
-			ending: gpuwait.Held, trend: gpuwait.TrendHeld, elapsed: gpuwait.DefaultPatience, says: []string{fmt.Sprintf("n/a  pid %d", self), "does not say how much 1 of its processes hold"},
+			ending: gpuwait.Held, trend: gpuwait.TrendHeld, elapsed: gpuwait.DefaultPatience,
+			says: []string{fmt.Sprintf("n/a  pid %d", self), "does not say how much 1 of its processes hold"},
 		},
 		{
 			name: "holders cannot be listed: never given up early", steps: []gpuwaittest.Step{{
 				Used:       63 * gib,
 				HoldersErr: errors.New("permission denied"),
 			}}, cond: gpuwait.Ratio(0.1),
-			ending: gpuwait.TimedOut, trend: gpuwait.TrendUnknown, elapsed: 2 * time.Minute, says: []string{"the holders cannot be listed: permission denied"},
+			ending: gpuwait.TimedOut, trend: gpuwait.TrendUnknown, elapsed: 2 * time.Minute,
+			says: []string{"the holders cannot be listed: permission denied"},
 		},
 	}
 	for _, tc := range tests {

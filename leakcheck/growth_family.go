@@ -59,9 +59,9 @@ func GrowthOf(t TB, family Family, rounds int, round func(i int), opts ...Option
 
 // MeasureGrowthOf is the core of [GrowthOf]: it returns the measurements, and a [*Error] when
 // something grows. A cancelled context ends the rounds early.
-func MeasureGrowthOf(ctx context.Context, family Family, rounds int, round func(i int), opts ...Option) (*FamilyReport,
-	error,
-) {
+func MeasureGrowthOf(ctx context.Context, family Family, rounds int, round func(i int),
+	opts ...Option,
+) (*FamilyReport, error) {
 	cfg := configure(opts)
 	rep := &FamilyReport{Warmup: cfg.warmup}
 	if rep.Warmup == 0 {

@@ -31,10 +31,11 @@ type FaultAction string
 const (
 	ActError FaultAction = "error"
 	ActPanic FaultAction = "panic"
-	ActHang  FaultAction = "hang"          // until the engine is shut down; in Open and in Shutdown, until their context ends
-	ActOOM   FaultAction = "out_of_memory" // the error of a failed allocation
-	ActExit  FaultAction = "exit"          // the process: os.Exit(1)
-	ActKill  FaultAction = "kill"          // the process: SIGKILL
+	// until the engine is shut down; in Open and in Shutdown, until their context ends
+	ActHang FaultAction = "hang"
+	ActOOM  FaultAction = "out_of_memory" // the error of a failed allocation
+	ActExit FaultAction = "exit"          // the process: os.Exit(1)
+	ActKill FaultAction = "kill"          // the process: SIGKILL
 )
 
 // FaultReport reports whether a Fault of the Config struck: a test whose fault never fired has

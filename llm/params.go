@@ -125,7 +125,10 @@ func (s *SamplingParams) Check() error {
 	}
 	for id, b := range s.LogitBias {
 		if math.IsNaN(b) || math.IsInf(b, 0) {
-			return &ParamError{Field: fmt.Sprintf("LogitBias[%d]", id), Value: b, Bound: "finite (it is clamped to ±100)"}
+			return &ParamError{
+				Field: fmt.Sprintf("LogitBias[%d]", id), Value: b,
+				Bound: "finite (it is clamped to ±100)",
+			}
 		}
 	}
 	return nil

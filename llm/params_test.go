@@ -53,7 +53,11 @@ func TestCheck(t *testing.T) {
 		{"RepetitionPenalty", math.Inf(1), "engine: RepetitionPenalty is +Inf, must be finite and > 0 (0 is off)"},
 		{"RepetitionPenalty", -0.5, "engine: RepetitionPenalty is -0.5, must be finite and > 0 (0 is off)"},
 		{"NoRepeatNGramSize", 3, ""},
-		{"LogitBias", map[int32]float64{7: math.Inf(-1)}, "engine: LogitBias[7] is -Inf, must be finite (it is clamped to ±100)"},
+		{
+			"LogitBias",
+			map[int32]float64{7: math.Inf(-1)},
+			"engine: LogitBias[7] is -Inf, must be finite (it is clamped to ±100)",
+		},
 	} {
 		s := llm.SamplingParams{}
 		reflect.ValueOf(&s).Elem().FieldByName(row.field).Set(reflect.ValueOf(row.value))

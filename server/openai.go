@@ -179,8 +179,8 @@ func (a openAIAnswer) output(r llm.Request) llm.Output {
 		}
 		d := c.delta()
 		done := llm.Completion{
-			Index: c.Index, TokenIDs: d.TokenIDs, Text: cmp.Or(c.Text,
-				c.Message.Content), FinishReason: d.FinishReason, StopReason: d.StopReason, Logprobs: d.Logprobs,
+			Index: c.Index, TokenIDs: d.TokenIDs, Text: cmp.Or(c.Text, c.Message.Content), FinishReason: d.FinishReason,
+			StopReason: d.StopReason, Logprobs: d.Logprobs,
 		}
 		if c.Logprobs != nil {
 			done.CumulativeLogprob = c.Logprobs.sum()

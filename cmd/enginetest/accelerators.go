@@ -33,8 +33,9 @@ type cudaReport struct {
 type libraryReport struct {
 	Library string `json:"library,omitempty"`
 	Version string `json:"version,omitempty"`
-	Used    bool   `json:"used"`            // by engines of several devices in this environment; their own kernels add up otherwise
-	Error   string `json:"error,omitempty"` // why there is none
+	// by engines of several devices in this environment; their own kernels add up otherwise
+	Used  bool   `json:"used"`
+	Error string `json:"error,omitempty"` // why there is none
 }
 
 // kernelReport says which of the package's kernel images a device gets.
@@ -86,7 +87,8 @@ func (r cudaReport) String() string {
 		case k.Error != "":
 			b.WriteString(k.Error)
 		case k.Compiled:
-			fmt.Fprintf(&b, "compute capability %s: %s, compiled by the driver when first used", k.Capability, k.Kernels)
+			fmt.Fprintf(&b, "compute capability %s: %s, compiled by the driver when first used", k.Capability,
+				k.Kernels)
 		default:
 			fmt.Fprintf(&b, "compute capability %s: %s", k.Capability, k.Kernels)
 		}
@@ -97,7 +99,8 @@ func (r cudaReport) String() string {
 	case n.Used:
 		fmt.Fprintf(&b, "\n     NCCL: %s (%s), used by engines of several devices", n.Version, n.Library)
 	default:
-		fmt.Fprintf(&b, "\n     NCCL: %s (%s), not used without %s=%s", n.Version, n.Library, engine.AllReduceEnv, "nccl")
+		fmt.Fprintf(&b, "\n     NCCL: %s (%s), not used without %s=%s", n.Version, n.Library, engine.AllReduceEnv,
+			"nccl")
 	}
 	fmt.Fprintf(&b, "\n     cuBLASLt: %s", r.CUBLASLt)
 	return b.String()

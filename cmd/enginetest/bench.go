@@ -55,7 +55,8 @@ the bytes of the weights ÷ the memory bandwidth measured in the same run. From 
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&shape, "shape", "", "random weights: tiny (0.1 M parameters), 110m (768/2048/12 layers/32000) or 1b (1.24 billion)")
+	f.StringVar(&shape, "shape", "",
+		"random weights: tiny (0.1 M parameters), 110m (768/2048/12 layers/32000) or 1b (1.24 billion)")
 	f.StringVar(&dtype, "dtype", "bf16", "of --shape: bf16, f16 or f32")
 	f.IntVar(&o.Prompt, "prompt", 128, "tokens of a prompt")
 	f.IntVar(&o.Output, "output", 64, "tokens of an output")

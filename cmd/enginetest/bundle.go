@@ -29,8 +29,10 @@ machine's; with --static they run anywhere, and what needs cgo (NVML) says so.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&o.Out, "out", "o", "dist/test-bundle", "the `FOLDER`, which is replaced; the archive lies beside it")
+	cmd.Flags().StringVarP(&o.Out, "out", "o", "dist/test-bundle",
+		"the `FOLDER`, which is replaced; the archive lies beside it")
 	cmd.Flags().BoolVar(&o.Static, "static", false, "build without cgo")
-	cmd.Flags().StringArrayVar(&o.Flags, "build-flag", nil, "a further `FLAG` of go test -c, such as -tags=cuda; can be repeated")
+	cmd.Flags().StringArrayVar(&o.Flags, "build-flag", nil,
+		"a further `FLAG` of go test -c, such as -tags=cuda; can be repeated")
 	return cmd
 }

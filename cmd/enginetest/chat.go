@@ -93,7 +93,9 @@ func readMessages(cmd *cobra.Command, file string) ([]llm.Message, error) {
 }
 
 // answer runs one chat. The engine is shut down, and its error reported, whatever came before.
-func answer(cmd *cobra.Command, cfg engine.Config, messages []llm.Message, params llm.SamplingParams, asJSON bool) (err error) {
+func answer(cmd *cobra.Command, cfg engine.Config, messages []llm.Message, params llm.SamplingParams,
+	asJSON bool,
+) (err error) {
 	ctx := cmd.Context()
 	e, err := engine.Open(ctx, cfg)
 	if err != nil {

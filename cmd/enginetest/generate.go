@@ -83,13 +83,16 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.IntVar(&cfg.TensorParallel, "tensor-parallel", 1, "devices that share the model; the CPU emulates them")
 	f.IntVar(&cfg.Threads, "threads", 0, "CPU device: worker threads of all devices (default: all)")
 	f.IntVar(&cfg.BlockSize, "block-size", 0, "tokens in a KV block (default 16)")
-	f.IntVar(&cfg.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: what the checkpoint and the KV cache allow)")
+	f.IntVar(&cfg.MaxModelLen, "max-model-len", 0,
+		"longest prompt and output together (default: what the checkpoint and the KV cache allow)")
 	f.IntVar(&cfg.MaxNumSeqs, "max-num-seqs", 0, "sequences in one step (default 64)")
 	f.IntVar(&cfg.MaxWaitingSeqs, "max-waiting-seqs", 0, "sequences of all unfinished requests (default 32768)")
 	f.IntVar(&cfg.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "tokens in one step (default 2048)")
-	f.Float64Var(&cfg.MemoryUtilization, "memory-utilization", 0, "share of the device's memory for weights and KV cache, in (0, 1]")
+	f.Float64Var(&cfg.MemoryUtilization, "memory-utilization", 0,
+		"share of the device's memory for weights and KV cache, in (0, 1]")
 	f.Int64Var(&cfg.KVCacheBytes, "kv-cache-bytes", 0, "size of the KV cache; overrides --memory-utilization")
-	f.Int64Var(&cfg.OffloadBytes, "offload-bytes", 0, "host memory for KV blocks that the device has no room for; 0 is off")
+	f.Int64Var(&cfg.OffloadBytes, "offload-bytes", 0,
+		"host memory for KV blocks that the device has no room for; 0 is off")
 	f.BoolVar(&cfg.DisablePrefixCache, "disable-prefix-cache", false, "compute every prompt in full")
 	f.BoolVar(&cfg.DisableChunkedPrefill, "disable-chunked-prefill", false, "a prompt is computed in one step")
 	f.BoolVar(&cfg.SkipTokenizer, "skip-tokenizer", false, "token ids only")
@@ -118,7 +121,9 @@ func unlessCancelled[T any](ctx context.Context, read func() (T, error)) (T, err
 
 // requests reads what to generate: one prompt from the flags, or a batch whose lines have the flags
 // as defaults.
-func requests(stdin io.Reader, flags request, prompt, ids, batch string, given func(string) bool) ([]engine.Request, error) {
+func requests(stdin io.Reader, flags request, prompt, ids, batch string,
+	given func(string) bool,
+) ([]engine.Request, error) {
 	if given("batch") {
 		in := stdin
 		if batch != "-" {
@@ -317,7 +322,8 @@ func newResult(out engine.Output) result {
 	r := result{PromptTokenIDs: nonNil(out.PromptTokenIDs), PromptLogprobs: logprobObjects(out.PromptLogprobs)}
 	for _, c := range out.Completions {
 		r.Outputs = append(r.Outputs, resultOutput{
-			TokenIDs: nonNil(c.TokenIDs), Text: c.Text, FinishReason: c.FinishReason, StopReason: c.StopReason, Logprobs: logprobObjects(c.Logprobs),
+			TokenIDs: nonNil(c.TokenIDs), Text: c.Text, FinishReason: c.FinishReason, StopReason: c.StopReason,
+			Logprobs: logprobObjects(c.Logprobs),
 		})
 	}
 	return r

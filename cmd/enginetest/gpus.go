@@ -36,7 +36,8 @@ Exit codes: 0 listed, 2 wrong usage (no such device), 3 cannot measure (no GPU o
 			if err = errors.Join(err, src.Close()); err != nil {
 				return waitError(err)
 			}
-			return printReport(cmd.OutOrStdout(), gpuReport{inv, inspectCUDA()}, asJSON) // CUDA takes memory for itself: it comes after
+			// CUDA takes memory for itself: it comes after
+			return printReport(cmd.OutOrStdout(), gpuReport{inv, inspectCUDA()}, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -68,7 +69,10 @@ the larger counts. It gives up early when the reading has not moved for a while 
 			if err != nil {
 				return waitError(err)
 			}
-			opts := []gpuwait.ClearOption{gpuwait.Devices(names...), gpuwait.Timeout(timeout), gpuwait.Reproduce(commandLine(cmd, names))}
+			opts := []gpuwait.ClearOption{
+				gpuwait.Devices(names...), gpuwait.Timeout(timeout),
+				gpuwait.Reproduce(commandLine(cmd, names)),
+			}
 			if cmd.Flags().Changed("patience") {
 				opts = append(opts, gpuwait.Patience(patience))
 			}
@@ -84,7 +88,8 @@ the larger counts. It gives up early when the reading has not moved for a while 
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.Float64Var(&ratio, "ratio", 0.1, "share of the total memory that may be in use, in [0, 1): 1 − gpu-memory-utilization of what starts next")
+	f.Float64Var(&ratio, "ratio", 0.1,
+		"share of the total memory that may be in use, in [0, 1): 1 − gpu-memory-utilization of what starts next")
 	f.StringVar(&bytes, "bytes", "", "memory that may be in use: 2GiB, 512MiB, 1073741824")
 	f.DurationVar(&settled, "settled", 0, "and it must not have moved for so long")
 	f.DurationVar(&timeout, "timeout", 2*time.Minute, "give up after")
@@ -122,14 +127,15 @@ func commandLine(cmd *cobra.Command, names []string) string {
 	return strings.Join(append(words, names...), " ")
 }
 
-// waitError gives an error gpuwait's exit code, and names flags where gpuwait names its options.
+// waitError returns an error gpuwait's exit code, and names flags where gpuwait names its options.
 func waitError(err error) error {
 	return codeError{errors.New(asFlags.Replace(err.Error())), gpuwait.ExitCode(err)}
 }
 
 var asFlags = strings.NewReplacer(
 	"gpuwait.Timeout(d)", "--timeout", "gpuwait.KeepWaiting()", "--patience=0", "gpuwait.Patience(d)", "--patience",
-	"gpuwait.Delta(baseline, slack) or a larger bound; memory kept on purpose: gpuwait.Own(uuid, name, bytes)", "a larger --ratio or --bytes",
+	"gpuwait.Delta(baseline, slack) or a larger bound; memory kept on purpose: gpuwait.Own(uuid, name, bytes)",
+	"a larger --ratio or --bytes",
 )
 
 // printReport prints what has a text form and a JSON form.
@@ -147,7 +153,10 @@ func printReport(w io.Writer, v fmt.Stringer, asJSON bool) error {
 func parseBytes(s string) (int64, error) {
 	number := strings.TrimRight(s, "BbIiKkMmGgTt ")
 	unit := strings.ToLower(strings.TrimSpace(s[len(number):]))
-	scale, ok := map[string]float64{"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}[strings.TrimSuffix(strings.TrimSuffix(unit, "b"), "i")]
+	scale, ok := map[string]float64{
+		"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30,
+		"t": 1 << 40,
+	}[strings.TrimSuffix(strings.TrimSuffix(unit, "b"), "i")]
 	n, err := strconv.ParseFloat(number, 64)
 	if n *= scale; !ok || err != nil || !(n >= 0 && n < math.MaxInt64) {
 		return 0, fmt.Errorf("%q is not a size like 2GiB, 512MiB or 1073741824", s)

@@ -31,7 +31,8 @@ func (l *liveOutput) ended(t report.Test) {
 	}
 	if l.terminal && time.Since(l.last) > progressEvery {
 		l.last, l.drawn = time.Now(), true
-		fmt.Fprintf(l.stderr, "\r\x1b[K%d tests, %d failed, %s  %s", l.tests, l.failed, time.Since(l.start).Round(time.Second), t.ID())
+		fmt.Fprintf(l.stderr, "\r\x1b[K%d tests, %d failed, %s  %s", l.tests, l.failed,
+			time.Since(l.start).Round(time.Second), t.ID())
 	}
 }
 

@@ -44,9 +44,15 @@ func TestWrongUse(t *testing.T) {
 		{"generate --prompt a --logprobs 2", exitUsage, "need --json"},
 		{"generate --prompt a --logit-bias 3", exitUsage, `"3" is not id=bias`},
 		{"generate --prompt-ids 1,2,99999", exitUsage, "99999"},
-		{"generate --prompt a stray", exitUsage, `enginetest generate takes flags only, not "stray": a prompt's flag is --prompt`},
+		{
+			"generate --prompt a stray", exitUsage,
+			`enginetest generate takes flags only, not "stray": a prompt's flag is --prompt`,
+		},
 		{"generate --prompt a --tensor-parallel -1", exitUsage, "TensorParallel is -1"},
-		{"generate --prompt a --device cpu --tensor-parallel 3", exitUsage, "num_attention_heads is 8 (possible: 1, 2, 4 or 8)"},
+		{
+			"generate --prompt a --device cpu --tensor-parallel 3", exitUsage,
+			"num_attention_heads is 8 (possible: 1, 2, 4 or 8)",
+		},
 		{"generate --batch .", exitUsage, "read .: is a directory\n"},
 		{"generate --no-such-flag", exitUsage, "no-such-flag"},
 		{"generate --batch no-such-file", exitUsage, "no-such-file"},
@@ -67,7 +73,7 @@ func TestWrongUse(t *testing.T) {
 	}
 }
 
-// hasGPU says whether gpuwait can measure here.
+// hasGPU reports whether gpuwait can measure here.
 func hasGPU(t *testing.T) bool {
 	t.Helper()
 	src, err := gpuwait.Open()
@@ -107,7 +113,10 @@ func TestGenerateEndsWithTheSignalThatEndedIt(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	time.AfterFunc(50*time.Millisecond, func() { cancel(errors.New("interrupt signal received")) })
 	var stderr strings.Builder
-	code := run(ctx, []string{"generate", "--prompt-ids", "1", "--n", "64", "--temperature", "1", "--max-tokens", "1000", "--ignore-eos"}, nil, io.Discard, &stderr)
+	code := run(ctx, []string{
+		"generate", "--prompt-ids", "1", "--n", "64", "--temperature", "1", "--max-tokens",
+		"1000", "--ignore-eos",
+	}, nil, io.Discard, &stderr)
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, stderr.String(), "interrupt signal received", "while it loads, or later")
 }
@@ -128,7 +137,8 @@ func TestGenerateReferences(t *testing.T) {
 	for _, p := range golden.Prompts {
 		fmt.Fprintf(&batch, `{"prompt_ids": %s}`+"\n\n", mustJSON(t, p.IDs))
 	}
-	code, stdout, stderr := command(batch.String(), "generate", "--model", dir, "--batch", "-", "--max-tokens", "40", "--ignore-eos", "--logprobs", "2", "--prompt-logprobs", "1", "--json")
+	code, stdout, stderr := command(batch.String(), "generate", "--model", dir, "--batch", "-", "--max-tokens", "40",
+		"--ignore-eos", "--logprobs", "2", "--prompt-logprobs", "1", "--json")
 	require.Zero(t, code, stderr)
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
 	require.Len(t, lines, len(golden.Prompts))
@@ -183,7 +193,10 @@ func TestBatchIsSingles(t *testing.T) {
 		`{"prompt": "2+3=", "temperature": 0}`,
 		`{"prompt": "{\"name\":", "seed": 3, "n": 2, "stop": "}"}`,
 	}
-	flags := []string{"generate", "--batch", "-", "--json", "--temperature", "0.8", "--max-tokens", "12", "--repetition-penalty", "1.1"}
+	flags := []string{
+		"generate", "--batch", "-", "--json", "--temperature", "0.8", "--max-tokens", "12",
+		"--repetition-penalty", "1.1",
+	}
 	code, together, stderr := command(strings.Join(lines, "\n"), flags...)
 	require.Zero(t, code, stderr)
 	var alone string
@@ -207,7 +220,10 @@ func TestBadBatches(t *testing.T) {
 		"two prompts":   {`{"prompt": "a", "prompt_ids": [1]}`, "both given"},
 		"zero":          {`{"prompt": "a", "top_p": 0}`, "-:1: engine: top_p is 0"},
 		"out of range":  {`{"prompt": "a", "min_p": 7}`, "request -:1: engine: MinP is 7"},
-		"a later one":   {`{"prompt": "a"}` + "\n\n" + `{"prompt_ids": [1, 99999]}`, "request -:3: engine: PromptTokenIDs[1] is 99999"},
+		"a later one": {
+			`{"prompt": "a"}` + "\n\n" + `{"prompt_ids": [1, 99999]}`,
+			"request -:3: engine: PromptTokenIDs[1] is 99999",
+		},
 		"empty ids":     {`{"prompt_ids": []}`, "prompt"},
 		"null id":       {`{"prompt_ids": [1, null]}`, "token id 1 is null"},
 		"wrong type":    {`{"prompt": "a", "max_tokens": "many"}`, "max_tokens is a JSON string, want an integer"},
@@ -256,7 +272,10 @@ func TestWithoutTokenizer(t *testing.T) {
 
 func TestBench(t *testing.T) {
 	for devices, args := range map[int][]string{1: nil, 2: {"--device", "cpu", "--tensor-parallel", "2"}} {
-		args = append([]string{"bench", "--shape", "tiny", "--repeat", "1", "--cycles", "2", "--output", "4", "--batch", "1", "--json"}, args...)
+		args = append([]string{
+			"bench", "--shape", "tiny", "--repeat", "1", "--cycles", "2", "--output", "4", "--batch",
+			"1", "--json",
+		}, args...)
 		code, stdout, stderr := command("", args...)
 		require.Zero(t, code, stderr)
 		var report struct {
@@ -270,7 +289,10 @@ func TestBench(t *testing.T) {
 }
 
 func TestParseBytes(t *testing.T) {
-	for in, want := range map[string]int64{"0": 0, "17": 17, "2GiB": 2 << 30, "512 MiB": 512 << 20, "1.5g": 3 << 29, "4kb": 4096} {
+	for in, want := range map[string]int64{
+		"0": 0, "17": 17, "2GiB": 2 << 30, "512 MiB": 512 << 20, "1.5g": 3 << 29,
+		"4kb": 4096,
+	} {
 		got, err := parseBytes(in)
 		require.NoError(t, err, in)
 		assert.Equal(t, want, got, in)
@@ -297,8 +319,14 @@ func FuzzBatch(f *testing.F) {
 
 func TestWaitNamesItsFlags(t *testing.T) {
 	held := gpuwaittest.Step{Used: 60, Holders: []gpuwait.Holder{{PID: os.Getpid(), Bytes: 60, Known: true}}}
-	for flag, option := range map[string]gpuwait.ClearOption{"--timeout": gpuwait.Timeout(time.Millisecond), "--patience=0": gpuwait.Patience(time.Millisecond)} {
-		_, err := gpuwait.Clear(t.Context(), gpuwaittest.New(gpuwaittest.Device{Total: 100, Steps: []gpuwaittest.Step{held}}), gpuwait.Bytes(0), option)
+	for flag, option := range map[string]gpuwait.ClearOption{
+		"--timeout":    gpuwait.Timeout(time.Millisecond),
+		"--patience=0": gpuwait.Patience(time.Millisecond),
+	} {
+		_, err := gpuwait.Clear(t.Context(), gpuwaittest.New(gpuwaittest.Device{
+			Total: 100,
+			Steps: []gpuwaittest.Step{held},
+		}), gpuwait.Bytes(0), option)
 		text := waitError(err).Error()
 		assert.Contains(t, text, flag)
 		assert.Contains(t, text, "a larger --ratio or --bytes")

@@ -50,7 +50,8 @@ func drawProgress(w io.Writer, read func() (done, total int64), quit <-chan stru
 		done, total := read()
 		full := int(progressWidth * min(done, total) / max(total, 1))
 		rate := float64(done) / time.Since(start).Seconds()
-		fmt.Fprintf(w, "\r\x1b[K[%s%s] %d/%d tokens  %.0f tok/s", strings.Repeat("█", full), strings.Repeat("░", progressWidth-full), done, total, rate)
+		fmt.Fprintf(w, "\r\x1b[K[%s%s] %d/%d tokens  %.0f tok/s", strings.Repeat("█", full),
+			strings.Repeat("░", progressWidth-full), done, total, rate)
 		drawn = true
 	}
 }

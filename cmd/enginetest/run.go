@@ -49,7 +49,8 @@ Exit codes: 0 all passed, 1 something failed or too little was tested, 2 wrong u
 		},
 	}
 	r.AddFlags(cmd.Flags())
-	cmd.Flags().IntVar(&r.retries, "retries", 0, "run failures of the classes infra and capacity again, at most so often")
+	cmd.Flags().IntVar(&r.retries, "retries", 0,
+		"run failures of the classes infra and capacity again, at most so often")
 	cmd.Flags().StringVar(&part, "shard", "", "run part `I/N` of the packages")
 	cmd.Flags().StringVar(&r.events, "events", "", "keep the output of the test command in `FILE`")
 	cmd.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "do not print the output of failed tests while they run")
@@ -91,7 +92,9 @@ func (r *testRun) plan(ctx context.Context, part string) error {
 	if err != nil {
 		return err
 	}
-	shards, err := shard.Split(packages, shard.Read(history), of, func(pkg string) ([]string, error) { return r.tests(ctx, pkg) })
+	shards, err := shard.Split(packages, shard.Read(history), of, func(pkg string) ([]string, error) {
+		return r.tests(ctx, pkg)
+	})
 	if err != nil {
 		return err
 	}
@@ -130,7 +133,8 @@ func (r *testRun) tests(ctx context.Context, pkg string) (names []string, err er
 	pattern, _, _ = strings.Cut(pattern, "/")
 	args := gotest.Parse(r.command.Retry(pkg, "-list="+pattern)).Args
 	_, err = gotest.Exec(ctx, plainText(args), r.stderr, func(line string) {
-		if name := strings.TrimSpace(line); strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Example") || strings.HasPrefix(name, "Fuzz") {
+		if name := strings.TrimSpace(line); strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Example") ||
+			strings.HasPrefix(name, "Fuzz") {
 			names = append(names, name)
 		}
 	})
@@ -158,7 +162,10 @@ func lines(ctx context.Context, args []string) (list []string, err error) {
 }
 
 func (r *testRun) run(ctx context.Context) error {
-	live := &liveOutput{stdout: r.stdout, stderr: r.stderr, quiet: r.quiet, github: r.GitHub, terminal: results.Terminal(r.stderr)}
+	live := &liveOutput{
+		stdout: r.stdout, stderr: r.stderr, quiet: r.quiet, github: r.GitHub,
+		terminal: results.Terminal(r.stderr),
+	}
 	r.collector.OnEnd(live.ended)
 	r.collector.Command(r.command.Args)
 	if r.shard != nil {

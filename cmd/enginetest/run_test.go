@@ -75,7 +75,8 @@ func TestFine(t *testing.T) {}
 
 func TestRunRetriesWhatIsTheMachines(t *testing.T) {
 	dir := module(t, map[string]string{"demo_test.go": planted})
-	code, stdout, stderr := command("", "run", "--retries=2", "--html=out/page.html", "--junit=out/junit.xml", "--json=out/run.json", "--", "go", "test", "./...")
+	code, stdout, stderr := command("", "run", "--retries=2", "--html=out/page.html", "--junit=out/junit.xml",
+		"--json=out/run.json", "--", "go", "test", "./...")
 	assert.Equal(t, exitFailed, code, stdout+stderr)
 	assert.Contains(t, stderr, "retry 1 of 2: example.com/demo.TestDisk (infra: write: no space left on device)")
 	assert.NotContains(t, stderr, "TestWrong", "a failed expectation is never run again")
@@ -118,14 +119,18 @@ func TestShards(t *testing.T) {
 	dir := module(t, files)
 	history := report.Report{Schema: report.SchemaVersion, Inputs: []report.Input{}, Tests: []report.Test{}}
 	for i, took := range []time.Duration{time.Second, time.Second, time.Second, time.Minute} {
-		history.Packages = append(history.Packages, report.Package{Name: fmt.Sprintf("example.com/demo/p%d", i), Elapsed: took})
+		history.Packages = append(history.Packages, report.Package{
+			Name:    fmt.Sprintf("example.com/demo/p%d", i),
+			Elapsed: took,
+		})
 	}
 	raw, err := json.Marshal(history)
 	require.NoError(t, err)
 	require.NoError(t, os.MkdirAll("history", 0o777))
 	require.NoError(t, os.WriteFile("history/1.json", raw, 0o666))
 	for i := 1; i <= 2; i++ {
-		code, stdout, stderr := command("", "run", fmt.Sprintf("--shard=%d/2", i), "--history=history", fmt.Sprintf("--json=shards/%d.json", i), "--", "go", "test", "./...")
+		code, stdout, stderr := command("", "run", fmt.Sprintf("--shard=%d/2", i), "--history=history",
+			fmt.Sprintf("--json=shards/%d.json", i), "--", "go", "test", "./...")
 		require.Equal(t, exitDone, code, stdout+stderr)
 	}
 	split := 0
@@ -164,7 +169,8 @@ func must(b []byte, err error) []byte {
 }
 
 func TestReportCommand(t *testing.T) {
-	const in = `{"Action":"run","Package":"p","Test":"TestA"}` + "\n" + `{"Action":"fail","Package":"p","Test":"TestA"}` + "\n"
+	const in = `{"Action":"run","Package":"p","Test":"TestA"}` + "\n" +
+		`{"Action":"fail","Package":"p","Test":"TestA"}` + "\n"
 	t.Setenv("GITHUB_ACTIONS", "")
 	dir := t.TempDir()
 	for _, want := range []string{"(new)", "(known)"} {
@@ -201,8 +207,10 @@ func TestVersion(t *testing.T) {
 }
 
 func TestAudit(t *testing.T) {
-	module(t, map[string]string{"demo_test.go": strings.Replace(planted, `t.Skip("needs 2 GPUs, there is 1")`, "t.SkipNow()", 1)})
-	code, _, stderr := command("", "run", "--max-capacity-skips=-1", "--history=history", "--save", "--", "go", "test", "-run", "GPU", ".")
+	module(t, map[string]string{"demo_test.go": strings.Replace(planted, `t.Skip("needs 2 GPUs, there is 1")`,
+		"t.SkipNow()", 1)})
+	code, _, stderr := command("", "run", "--max-capacity-skips=-1", "--history=history", "--save", "--", "go", "test",
+		"-run", "GPU", ".")
 	require.Equal(t, exitDone, code, stderr)
 	code, stdout, stderr := command("", "audit", "--history=history")
 	assert.Equal(t, exitFailed, code)

@@ -76,15 +76,19 @@ and 1 when requests were aborted, when the engine failed, or when the shutdown f
 	f.IntVar(&o.port, "port", 8000, "port to listen on; 0 takes a free one")
 	f.StringVar(&o.uds, "uds", "", "path of a unix socket to listen on instead")
 	f.StringVar(&o.api.Name, "served-model-name", "", "the model's name in the API (default: the folder's)")
-	f.StringVar(&o.api.APIKey, "api-key", os.Getenv("ENGINETEST_API_KEY"), "what /v1 wants as a bearer token (default: $ENGINETEST_API_KEY, or none)")
+	f.StringVar(&o.api.APIKey, "api-key", os.Getenv("ENGINETEST_API_KEY"),
+		"what /v1 wants as a bearer token (default: $ENGINETEST_API_KEY, or none)")
 	f.Lookup("api-key").DefValue = "" // it is no text for a help page
 	f.StringVar(&o.tlsCert, "tls-cert", "", "file of a certificate; with --tls-key, the server speaks HTTPS")
 	f.StringVar(&o.tlsKey, "tls-key", "", "file of the certificate's key")
-	f.StringSliceVar(&o.api.AllowedHosts, "allowed-hosts", nil, "names in the Host header besides this machine's, on a loopback address; * is any")
-	f.StringSliceVar(&o.api.AllowedOrigins, "allowed-origins", nil, "web pages that may use the server from a browser (default: none)")
+	f.StringSliceVar(&o.api.AllowedHosts, "allowed-hosts", nil,
+		"names in the Host header besides this machine's, on a loopback address; * is any")
+	f.StringSliceVar(&o.api.AllowedOrigins, "allowed-origins", nil,
+		"web pages that may use the server from a browser (default: none)")
 	f.IntVar(&o.api.MaxPrompts, "max-prompts", 0, "prompts of one request (default 1024)")
 	f.IntVar(&o.api.MaxSeqs, "max-seqs", 0, "prompts times n of one request (default 2048)")
-	f.DurationVar(&o.timeout, "shutdown-timeout", 30*time.Second, "for running requests to finish after a signal; 0 aborts them at once")
+	f.DurationVar(&o.timeout, "shutdown-timeout", 30*time.Second,
+		"for running requests to finish after a signal; 0 aborts them at once")
 	engineFlags(f, &o.engine)
 	return cmd
 }
@@ -155,8 +159,10 @@ func (o *serveOptions) serveOn(s *http.Server, l net.Listener) error {
 // drain lets the running requests finish until the timeout, or until another signal.
 func drain(e *engine.Engine, timeout time.Duration, signals <-chan os.Signal, stderr io.Writer) error {
 	st := e.Stats()
-	fmt.Fprintf(stderr, "enginetest: draining for at most %s: %d sequences run, %d wait; another signal aborts them\n", timeout, st.Running, st.Waiting)
-	ctx, cancel := context.WithTimeoutCause(context.Background(), timeout, fmt.Errorf("--shutdown-timeout %s is over", timeout))
+	fmt.Fprintf(stderr, "enginetest: draining for at most %s: %d sequences run, %d wait; another signal aborts them\n",
+		timeout, st.Running, st.Waiting)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), timeout,
+		fmt.Errorf("--shutdown-timeout %s is over", timeout))
 	defer cancel()
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
@@ -194,7 +200,8 @@ func closeServer(server *http.Server, served <-chan error) error {
 	defer cancel()
 	err := server.Shutdown(ctx)
 	if err != nil {
-		err = fmt.Errorf("clients that did not read their answers for %s were cut off: %w", handlersTimeout, errors.Join(err, server.Close()))
+		err = fmt.Errorf("clients that did not read their answers for %s were cut off: %w", handlersTimeout,
+			errors.Join(err, server.Close()))
 	}
 	if serveErr := <-served; !errors.Is(serveErr, http.ErrServerClosed) {
 		err = errors.Join(err, serveErr)
@@ -202,7 +209,7 @@ func closeServer(server *http.Server, served <-chan error) error {
 	return err
 }
 
-// onlyCancelled says whether an Open failed of nothing but its context.
+// onlyCancelled reports whether an Open failed of nothing but its context.
 func onlyCancelled(err error) bool {
 	var leak *engine.LeakError
 	return errors.Is(err, context.Canceled) && !errors.As(err, &leak)
@@ -234,13 +241,15 @@ func listen(ctx context.Context, o serveOptions) (net.Listener, error) {
 	}
 	l, err := lc.Listen(ctx, "unix", o.uds)
 	if errors.Is(err, syscall.EINVAL) {
-		return nil, usagef("--uds has %d bytes, more than the path of a socket can have (107 on Linux): %w", len(o.uds), err)
+		return nil, usagef("--uds has %d bytes, more than the path of a socket can have (107 on Linux): %w", len(o.uds),
+			err)
 	}
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
 	if info, statErr := os.Lstat(o.uds); statErr == nil && info.Mode().Type() != os.ModeSocket {
-		return nil, usagef("--uds is %s, must be free or a dead server's socket: something else is there (%s)", o.uds, info.Mode())
+		return nil, usagef("--uds is %s, must be free or a dead server's socket: something else is there (%s)", o.uds,
+			info.Mode())
 	}
 	var d net.Dialer
 	c, dialErr := d.DialContext(ctx, "unix", o.uds)

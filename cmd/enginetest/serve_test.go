@@ -57,7 +57,10 @@ func serveWithFault(text string) int {
 	if err := json.Unmarshal([]byte(text), &f); err != nil {
 		panic(err)
 	}
-	o := serveOptions{engine: engine.Config{Model: fixtures.Bundled(), Faults: []engine.Fault{f}}, host: "127.0.0.1", api: openai.Options{Name: "faulty"}, timeout: 10 * time.Second}
+	o := serveOptions{
+		engine: engine.Config{Model: fixtures.Bundled(), Faults: []engine.Fault{f}}, host: "127.0.0.1",
+		api: openai.Options{Name: "faulty"}, timeout: 10 * time.Second,
+	}
 	fmt.Fprintln(os.Stderr, "loading")
 	if err := serve(ctx, o, os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -95,7 +98,10 @@ func spawn(t *testing.T, env string, args ...string) *server {
 	}
 	exe, err := os.Executable()
 	require.NoError(t, err)
-	s := &server{t: t, cmd: exec.Command(exe, args...), stderr: logFile(filepath.Join(t.TempDir(), "stderr")), exited: make(chan struct{}), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	s := &server{
+		t: t, cmd: exec.Command(exe, args...), stderr: logFile(filepath.Join(t.TempDir(), "stderr")),
+		exited: make(chan struct{}), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
+	}
 	s.cmd.Env = append(os.Environ(), env)
 	stderr, err := os.Create(string(s.stderr))
 	require.NoError(t, err)
@@ -235,7 +241,9 @@ func TestServeSignalWhileLoading(t *testing.T) {
 	fault, err := json.Marshal(engine.Fault{Point: engine.FaultLoad, Action: engine.ActHang})
 	require.NoError(t, err)
 	s := spawn(t, serveFault+"="+string(fault))
-	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "loading") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(s.stderr.String(), "loading")
+	}, time.Minute, time.Millisecond)
 	time.Sleep(50 * time.Millisecond) // into the hang, most often: before it is as good
 	s.signal(syscall.SIGTERM)
 	s.exit(exitDone)
@@ -256,8 +264,13 @@ func testDrain(t *testing.T, s *server) {
 	t.Helper()
 	wait := s.streams(10, 500)
 	s.signal(syscall.SIGTERM)
-	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "draining") }, time.Minute, time.Millisecond)
-	require.Eventually(t, func() bool { code := s.status("/health"); return code == http.StatusServiceUnavailable }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(s.stderr.String(), "draining")
+	}, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		code := s.status("/health")
+		return code == http.StatusServiceUnavailable
+	}, time.Minute, time.Millisecond)
 	resp, err := s.client.Post(s.url+"/v1/completions", "application/json", strings.NewReader(`{"prompt": "a"}`))
 	require.NoError(t, err)
 	body, _ := io.ReadAll(resp.Body)
@@ -286,7 +299,9 @@ func TestServeSecondSignalAborts(t *testing.T) {
 	s := start(t, "--shutdown-timeout", "10m")
 	wait := s.streams(3, 1000)
 	s.signal(syscall.SIGTERM)
-	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "draining") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(s.stderr.String(), "draining")
+	}, time.Minute, time.Millisecond)
 	s.signal(syscall.SIGTERM)
 	s.exit(exitFailed)
 	assert.Equal(t, 3, matching(wait(), `"error"`))
@@ -295,7 +310,10 @@ func TestServeSecondSignalAborts(t *testing.T) {
 
 // TestServeEngineFails: the server ends by itself, with the cause.
 func TestServeEngineFails(t *testing.T) {
-	fault, err := json.Marshal(engine.Fault{Point: engine.FaultForward, Action: engine.ActError, After: 5, Text: "as planned"})
+	fault, err := json.Marshal(engine.Fault{
+		Point: engine.FaultForward, Action: engine.ActError, After: 5,
+		Text: "as planned",
+	})
 	require.NoError(t, err)
 	s := spawn(t, serveFault+"="+string(fault))
 	s.ready()
@@ -366,10 +384,18 @@ func TestServeCurl(t *testing.T) {
 	s := start(t)
 	for _, c := range []struct{ path, body, want string }{
 		{"/v1/completions", `{"prompt": "2+3=", "temperature": 0}`, `"text":"5"`},
-		{"/v1/chat/completions", `{"messages": [{"role": "user", "content": "What is 12+30?"}], "temperature": 0, "stream": true}`, "data: [DONE]"},
-		{"/v1/chat/completions", `{"messages": [{"role": "user", "content": "What is 12+30?"}], "temperature": 0}`, `"content":" 42"`},
+		{
+			"/v1/chat/completions",
+			`{"messages": [{"role": "user", "content": "What is 12+30?"}], "temperature": 0, "stream": true}`,
+			"data: [DONE]",
+		},
+		{
+			"/v1/chat/completions", `{"messages": [{"role": "user", "content": "What is 12+30?"}], "temperature": 0}`,
+			`"content":" 42"`,
+		},
 	} {
-		out, err := exec.Command(curl, "-sS", "--max-time", "20", s.url+c.path, "-H", "Content-Type: application/json", "-d", c.body).CombinedOutput()
+		out, err := exec.Command(curl, "-sS", "--max-time", "20", s.url+c.path, "-H", "Content-Type: application/json",
+			"-d", c.body).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		assert.Contains(t, string(out), c.want)
 	}

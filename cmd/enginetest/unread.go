@@ -22,8 +22,12 @@ type connKey struct{}
 // watch has the server close what is unread when its Shutdown begins.
 func (u *unread) watch(s *http.Server) {
 	u.conns = map[net.Conn]bool{}
-	s.ConnState = func(c net.Conn, state http.ConnState) { u.set(c, state == http.StateNew || state == http.StateActive) }
-	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
+	s.ConnState = func(c net.Conn, state http.ConnState) {
+		u.set(c, state == http.StateNew || state == http.StateActive)
+	}
+	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, connKey{}, c)
+	}
 	next := s.Handler
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, _ := r.Context().Value(connKey{}).(net.Conn)

@@ -86,7 +86,8 @@ func (b *body) Read(p []byte) (int, error) {
 	if more := b.n - freeBody - b.taken; more > 0 {
 		b.taken += more
 		if b.s.bodies.Add(more) > b.s.options.MaxBodies {
-			b.err = overloaded("the bodies of all requests that are being read have more than %d bytes (MaxBodies)", b.s.options.MaxBodies)
+			b.err = overloaded("the bodies of all requests that are being read have more than %d bytes (MaxBodies)",
+				b.s.options.MaxBodies)
 			return n, b.err
 		}
 	}
@@ -98,7 +99,8 @@ func (b *body) fieldTooLarge() error {
 	case "":
 		return invalid("", "invalid_json", "a field's name has more than %d bytes", b.most)
 	case "prompt", "messages":
-		return invalid(b.field, "context_length_exceeded", "it has more than %d bytes, which is more text than the model's context can hold", b.most)
+		return invalid(b.field, "context_length_exceeded",
+			"it has more than %d bytes, which is more text than the model's context can hold", b.most)
 	}
 	return invalid(b.field, "value_too_large", "it has more than %d bytes", b.most)
 }
@@ -112,7 +114,8 @@ func (b *body) failure(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &apiError{
 			status: http.StatusRequestTimeout, kind: "invalid_request_error", code: "request_timeout",
-			message: fmt.Sprintf("the body has not arrived within %s (ReadTimeout): %d bytes have", b.s.options.ReadTimeout, b.n),
+			message: fmt.Sprintf("the body has not arrived within %s (ReadTimeout): %d bytes have",
+				b.s.options.ReadTimeout, b.n),
 		}
 	}
 	return invalid("", "invalid_body", "the body cannot be read: %v", err)
@@ -199,7 +202,8 @@ func (b *body) value(d *json.Decoder, name string, most bound) (v json.RawMessag
 	}
 	if t != json.Delim('[') {
 		if delim, ok := t.(json.Delim); ok {
-			return nil, invalid(name, "invalid_type", "got %s, want a text or a list", map[json.Delim]string{'{': "an object"}[delim])
+			return nil, invalid(name, "invalid_type", "got %s, want a text or a list",
+				map[json.Delim]string{'{': "an object"}[delim])
 		}
 		return json.Marshal(t)
 	}

@@ -39,7 +39,8 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	}
 	if q.MaxCompletionTokens != nil {
 		if *q.MaxCompletionTokens < 1 {
-			return invalid("max_completion_tokens", "invalid_value", "is %d, must be at least 1", *q.MaxCompletionTokens)
+			return invalid("max_completion_tokens", "invalid_value", "is %d, must be at least 1",
+				*q.MaxCompletionTokens)
 		}
 		q.MaxTokens = q.MaxCompletionTokens
 	}
@@ -58,7 +59,10 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	case q.Logprobs:
 		params.Logprobs = new(int)
 	}
-	j := &job{s: s, m: m, common: &q.common, id: newID("chatcmpl-"), object: "chat.completion", choice: chatChoice, chat: true}
+	j := &job{
+		s: s, m: m, common: &q.common, id: newID("chatcmpl-"), object: "chat.completion", choice: chatChoice,
+		chat: true,
+	}
 	if err := j.checkSeqs(1); err != nil {
 		return err
 	}
@@ -147,7 +151,8 @@ func joinParts(i int, message *chat.Dict) error {
 			part, _ := v.(*chat.Dict)
 			kind, _ := part.Get("type")
 			if name, ok := kind.(string); ok && name != "text" && name != "refusal" {
-				return invalid("messages", "unsupported_content", "message %d: a part of type %q: not supported, only text is", i, name)
+				return invalid("messages", "unsupported_content",
+					"message %d: a part of type %q: not supported, only text is", i, name)
 			}
 			text, _ := part.Get("text")
 			s, ok := text.(string)
@@ -181,7 +186,8 @@ func parseArguments(i int, message *chat.Dict) error {
 		}
 		arguments, err := chat.DecodeJSON([]byte(text))
 		if err != nil {
-			return invalid("messages", "invalid_json", "message %d: the arguments of tool call %d: %v", i, k, jsonError(err))
+			return invalid("messages", "invalid_json", "message %d: the arguments of tool call %d: %v", i, k,
+				jsonError(err))
 		}
 		f.Set("arguments", arguments)
 	}

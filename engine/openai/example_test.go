@@ -24,7 +24,8 @@ func ExampleHandler() {
 	backend := httptest.NewServer(openai.Handler(e, openai.Options{Name: "bundled"}))
 	defer backend.Close()
 
-	resp, err := backend.Client().Post(backend.URL+"/v1/completions", "application/json", strings.NewReader(`{"prompt": "2+3=", "temperature": 0}`))
+	resp, err := backend.Client().Post(backend.URL+"/v1/completions", "application/json",
+		strings.NewReader(`{"prompt": "2+3=", "temperature": 0}`))
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -69,7 +69,10 @@ func (w *writer) recovered(r *http.Request, v any) {
 	if w.begun {
 		panic(http.ErrAbortHandler)
 	}
-	(&apiError{status: http.StatusInternalServerError, kind: "server_error", code: "internal_error", message: fmt.Sprintf("panic in the server: %v", v)}).write(w)
+	(&apiError{
+		status: http.StatusInternalServerError, kind: "server_error", code: "internal_error",
+		message: fmt.Sprintf("panic in the server: %v", v),
+	}).write(w)
 }
 
 // allow refuses requests that their client may not make. origin is answered to a web page that may

@@ -64,20 +64,62 @@ func TestTooMuch(t *testing.T) {
 		code, message    string
 		read             int // bytes at most; 0: all of it
 	}{
-		{"20 × 16384 sequences", text, `{"prompt": ` + list("[5]", 20) + `, "n": 16384, "max_tokens": 4}`, 400, "too_many", "20 prompts times 16384 is more than 2000 sequences (MaxSeqs)", 0},
-		{"a million prompts", text, `{"prompt": ` + list("[5]", 1e6) + `}`, 400, "too_many", "more than 30 prompts (MaxPrompts)", 100_000},
-		{"a million stop strings", text, `{"prompt": "a", "stop": ` + list(`"a"`, 1e6) + `}`, 400, "too_many", "more than 4 stop strings (MaxStop)", 100_000},
-		{"a million bad words", text, `{"prompt": "a", "bad_words": ` + list(`"a"`, 1e6) + `}`, 400, "too_many", "more than 5 bad words (MaxBadWords)", 100_000},
-		{"one prompt of 15.9 MB", text, `{"prompt": ` + quoted(15_900_000) + `}`, 400, "context_length_exceeded", "more text than the model's context can hold", 2 << 20},
-		{"a list of one", text, `{"prompt": [` + quoted(15_900_000) + `]}`, 400, "context_length_exceeded", "more text than the model's context can hold", 2 << 20},
-		{"5 million tokens", text, `{"prompt": ` + list("5", 5e6) + `}`, 400, "context_length_exceeded", "at least 1024 tokens", 100_000},
-		{"a message of 15.9 MB", talk, `{"messages": [{"role": "user", "content": ` + quoted(15_900_000) + `}]}`, 400, "context_length_exceeded", "more text than the model's context can hold", 4 << 20},
-		{"a million messages", talk, `{"messages": ` + list(`{"role":"","content":""}`, 6e5) + `}`, 400, "context_length_exceeded", "messages", 4 << 20},
-		{"another field of 15.9 MB", talk, `{"messages": [], "chat_template_kwargs": ` + quoted(15_900_000) + `}`, 400, "value_too_large", "more than 1048576 bytes", 4 << 20},
-		{"a field's name of 15.9 MB", text, `{` + quoted(15_900_000) + `: 1}`, 400, "invalid_json", "a field's name", 4 << 20},
-		{"a million allowed tokens", text, `{"prompt": "a", "allowed_token_ids": ` + list("5", 1e5) + `}`, 400, "invalid_value", "at most as long as the vocabulary", 0},
-		{"a long bad word", text, `{"prompt": "a", "bad_words": [` + quoted(16_000) + `]}`, 400, "invalid_value", "at most MaxModelLen (1024) tokens", 0},
-		{"more tokens than the context has", text, `{"prompt": [1, 2, 3], "max_tokens": 1022}`, 400, "context_length_exceeded", "is 1022, must be at most 1021 behind a prompt of 3 tokens", 0},
+		{
+			"20 × 16384 sequences", text, `{"prompt": ` + list("[5]", 20) + `, "n": 16384, "max_tokens": 4}`, 400,
+			"too_many", "20 prompts times 16384 is more than 2000 sequences (MaxSeqs)", 0,
+		},
+		{
+			"a million prompts", text, `{"prompt": ` + list("[5]", 1e6) + `}`, 400, "too_many",
+			"more than 30 prompts (MaxPrompts)", 100_000,
+		},
+		{
+			"a million stop strings", text, `{"prompt": "a", "stop": ` + list(`"a"`, 1e6) + `}`, 400, "too_many",
+			"more than 4 stop strings (MaxStop)", 100_000,
+		},
+		{
+			"a million bad words", text, `{"prompt": "a", "bad_words": ` + list(`"a"`, 1e6) + `}`, 400, "too_many",
+			"more than 5 bad words (MaxBadWords)", 100_000,
+		},
+		{
+			"one prompt of 15.9 MB", text, `{"prompt": ` + quoted(15_900_000) + `}`, 400, "context_length_exceeded",
+			"more text than the model's context can hold", 2 << 20,
+		},
+		{
+			"a list of one", text, `{"prompt": [` + quoted(15_900_000) + `]}`, 400, "context_length_exceeded",
+			"more text than the model's context can hold", 2 << 20,
+		},
+		{
+			"5 million tokens", text, `{"prompt": ` + list("5", 5e6) + `}`, 400, "context_length_exceeded",
+			"at least 1024 tokens", 100_000,
+		},
+		{
+			"a message of 15.9 MB", talk, `{"messages": [{"role": "user", "content": ` + quoted(15_900_000) + `}]}`, 400,
+			"context_length_exceeded", "more text than the model's context can hold", 4 << 20,
+		},
+		{
+			"a million messages", talk, `{"messages": ` + list(`{"role":"","content":""}`, 6e5) + `}`, 400,
+			"context_length_exceeded", "messages", 4 << 20,
+		},
+		{
+			"another field of 15.9 MB", talk, `{"messages": [], "chat_template_kwargs": ` + quoted(15_900_000) + `}`, 400,
+			"value_too_large", "more than 1048576 bytes", 4 << 20,
+		},
+		{
+			"a field's name of 15.9 MB", text, `{` + quoted(15_900_000) + `: 1}`, 400, "invalid_json", "a field's name",
+			4 << 20,
+		},
+		{
+			"a million allowed tokens", text, `{"prompt": "a", "allowed_token_ids": ` + list("5", 1e5) + `}`, 400,
+			"invalid_value", "at most as long as the vocabulary", 0,
+		},
+		{
+			"a long bad word", text, `{"prompt": "a", "bad_words": [` + quoted(16_000) + `]}`, 400, "invalid_value",
+			"at most MaxModelLen (1024) tokens", 0,
+		},
+		{
+			"more tokens than the context has", text, `{"prompt": [1, 2, 3], "max_tokens": 1022}`, 400,
+			"context_length_exceeded", "is 1022, must be at most 1021 behind a prompt of 3 tokens", 0,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			body := &counted{Reader: strings.NewReader(c.body)}
@@ -100,7 +142,9 @@ func TestTooMuch(t *testing.T) {
 
 // TestBusy: what the engine may hold is shared by clients, and what it has no room for now is 429.
 func TestBusy(t *testing.T) {
-	e, url := serveWith(t, engine.Config{MaxWaitingSeqs: 16}, Options{ClientOf: func(r *http.Request) string { return r.Header.Get("Client") }})
+	e, url := serveWith(t, engine.Config{MaxWaitingSeqs: 16}, Options{ClientOf: func(r *http.Request) string {
+		return r.Header.Get("Client")
+	}})
 	status, _, v := post(t, url+"/v1/completions", `{"prompt": "a", "n": 9}`)
 	assert.Equal(t, 400, status)
 	assert.Contains(t, get(v, "error", "message"), "MaxWaitingSeqs is 16 sequences")
@@ -144,7 +188,9 @@ func TestBodiesInFlight(t *testing.T) {
 	go func() { over <- do(held).Code }()
 	_, err = io.WriteString(hold, large[:200<<10])
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return s.bodies.Load() == 200<<10-freeBody }, time.Minute, time.Millisecond, "all of it has been counted")
+	require.Eventually(t, func() bool {
+		return s.bodies.Load() == 200<<10-freeBody
+	}, time.Minute, time.Millisecond, "all of it has been counted")
 	w := do(strings.NewReader(large))
 	assert.Equal(t, 429, w.Code)
 	assert.Contains(t, w.Body.String(), "MaxBodies")
@@ -202,7 +248,8 @@ func TestBrokenConnections(t *testing.T) {
 	assert.Contains(t, text, `"error"`)
 
 	for _, stream := range []bool{false, true} {
-		body := fmt.Sprintf(`{"prompt": "The lighthouse", "max_tokens": 1000, "ignore_eos": true, "stream": %v}`, stream)
+		body := fmt.Sprintf(`{"prompt": "The lighthouse", "max_tokens": 1000, "ignore_eos": true, "stream": %v}`,
+			stream)
 		aborted := e.Stats().Aborted
 		c = dial(t, url, fmt.Sprintf("%sContent-Length: %d\n\n%s", head, len(body), body))
 		require.Eventually(t, func() bool { return e.Stats().Running == 1 }, time.Minute, time.Millisecond)
@@ -260,7 +307,10 @@ func TestPanic(t *testing.T) {
 
 // TestWhoMayAsk: other sites' pages, other names of this machine, and clients without the key.
 func TestWhoMayAsk(t *testing.T) {
-	_, url := serveWith(t, engine.Config{}, Options{Name: "org/bundled", APIKey: "sesame", AllowedHosts: []string{"gateway.test"}, AllowedOrigins: []string{"https://app.test"}})
+	_, url := serveWith(t, engine.Config{}, Options{
+		Name: "org/bundled", APIKey: "sesame",
+		AllowedHosts: []string{"gateway.test"}, AllowedOrigins: []string{"https://app.test"},
+	})
 	const key = "Authorization: Bearer sesame"
 	const body = `{"prompt": "2+3=", "temperature": 0}`
 	for _, c := range []struct {
@@ -269,16 +319,31 @@ func TestWhoMayAsk(t *testing.T) {
 		status                   int
 		want                     string
 	}{
-		{"as it should be", "POST", "/v1/completions", body, "Content-Type: application/json; charset=utf-8|" + key, 200, ""},
-		{"a page of another site: text", "POST", "/v1/completions", body, "Content-Type: text/plain|Origin: https://evil.test|" + key, 415, "must be application/json"},
+		{
+			"as it should be", "POST", "/v1/completions", body, "Content-Type: application/json; charset=utf-8|" + key,
+			200, "",
+		},
+		{
+			"a page of another site: text", "POST", "/v1/completions", body,
+			"Content-Type: text/plain|Origin: https://evil.test|" + key, 415, "must be application/json",
+		},
 		{"a form", "POST", "/v1/completions", body, "Content-Type: application/x-www-form-urlencoded|" + key, 415, ""},
 		{"no type", "POST", "/v1/completions", body, key, 415, ""},
-		{"another site asks leave", "OPTIONS", "/v1/completions", "", "Origin: https://evil.test|Access-Control-Request-Method: POST|" + key, 405, ""},
-		{"an allowed site asks leave", "OPTIONS", "/v1/completions", "", "Origin: https://app.test|Access-Control-Request-Method: POST", 204, ""},
+		{
+			"another site asks leave", "OPTIONS", "/v1/completions", "",
+			"Origin: https://evil.test|Access-Control-Request-Method: POST|" + key, 405, "",
+		},
+		{
+			"an allowed site asks leave", "OPTIONS", "/v1/completions", "",
+			"Origin: https://app.test|Access-Control-Request-Method: POST", 204, "",
+		},
 		{"no key", "POST", "/v1/completions", body, "Content-Type: application/json", 401, "API key"},
 		{"a wrong key", "GET", "/v1/models", "", "Authorization: Bearer sesam", 401, ""},
 		{"health needs no key", "GET", "/health", "", "", 200, ""},
-		{"a name that was pointed here", "GET", "/v1/models", "", "Host: evil.test:8000|" + key, 421, `the Host header is \"evil.test:8000\"`},
+		{
+			"a name that was pointed here", "GET", "/v1/models", "", "Host: evil.test:8000|" + key, 421,
+			`the Host header is \"evil.test:8000\"`,
+		},
 		{"a name that is allowed", "GET", "/v1/models", "", "Host: gateway.test|" + key, 200, ""},
 		{"localhost", "GET", "/v1/models", "", "Host: localhost:1234|" + key, 200, ""},
 		{"loopback in IPv6", "GET", "/v1/models", "", "Host: [::1]:1234|" + key, 200, ""},

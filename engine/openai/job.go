@@ -62,7 +62,8 @@ func (j *job) add(ids []int32, params engine.SamplingParams) error {
 	}
 	// A number of tokens that was asked for is not cut silently, as in vLLM.
 	if n := len(ids) + params.MaxTokens; j.common.MaxTokens != nil && len(ids) < j.m.maxLen && n > j.m.maxLen {
-		return invalid("max_tokens", "context_length_exceeded", "is %d, must be at most %d behind a prompt of %d tokens: the model's context has %d",
+		return invalid("max_tokens", "context_length_exceeded",
+			"is %d, must be at most %d behind a prompt of %d tokens: the model's context has %d",
 			params.MaxTokens, j.m.maxLen-len(ids), len(ids), j.m.maxLen)
 	}
 	j.reqs = append(j.reqs, engine.Request{PromptTokenIDs: ids, Sampling: params})
@@ -108,7 +109,8 @@ func (j *job) run(w http.ResponseWriter, r *http.Request) error {
 		for _, c := range out.Completions {
 			u.completion += len(c.TokenIDs)
 			choices = append(choices, j.choice(j, &piece{
-				index: i*j.n() + c.Index, text: c.Text, ids: c.TokenIDs, logprobs: c.Logprobs, reason: c.FinishReason, stopReason: c.StopReason, first: true, offset: new(int),
+				index: i*j.n() + c.Index, text: c.Text, ids: c.TokenIDs, logprobs: c.Logprobs, reason: c.FinishReason,
+				stopReason: c.StopReason, first: true, offset: new(int),
 			}, false))
 		}
 	}
@@ -120,7 +122,10 @@ func (j *job) run(w http.ResponseWriter, r *http.Request) error {
 type usage struct{ prompt, completion, cached int }
 
 func (u usage) object() map[string]any {
-	return map[string]any{"prompt_tokens": u.prompt, "completion_tokens": u.completion, "total_tokens": u.prompt + u.completion}
+	return map[string]any{
+		"prompt_tokens": u.prompt, "completion_tokens": u.completion,
+		"total_tokens": u.prompt + u.completion,
+	}
 }
 
 func (j *job) envelope(choices []map[string]any, u any) map[string]any {
@@ -128,7 +133,10 @@ func (j *job) envelope(choices []map[string]any, u any) map[string]any {
 	if j.chat && j.common.Stream {
 		object += ".chunk"
 	}
-	e := map[string]any{"id": j.id, "object": object, "created": time.Now().Unix(), "model": j.s.name, "choices": choices}
+	e := map[string]any{
+		"id": j.id, "object": object, "created": time.Now().Unix(), "model": j.s.name,
+		"choices": choices,
+	}
 	if u != nil {
 		e["usage"] = u
 	}
@@ -155,7 +163,10 @@ func (j *job) stream(w http.ResponseWriter, r *http.Request) error {
 			_ = events.send(asAPIError(d.err).body())
 			return nil
 		}
-		p := &piece{index: d.index, text: d.Text, ids: d.TokenIDs, logprobs: d.Logprobs, reason: d.FinishReason, stopReason: d.StopReason}
+		p := &piece{
+			index: d.index, text: d.Text, ids: d.TokenIDs, logprobs: d.Logprobs, reason: d.FinishReason,
+			stopReason: d.StopReason,
+		}
 		if offsets[p.index] == nil {
 			offsets[p.index], p.first = new(int), true
 		}
@@ -183,7 +194,8 @@ type delta struct {
 	err   error
 }
 
-// deltas runs all prompts and gives their steps as they come. Leaving the loop aborts what is left.
+// deltas runs all prompts and returns their steps as they come. Leaving the loop aborts what is
+// left.
 func (j *job) deltas(ctx context.Context) func(yield func(delta) bool) {
 	return func(yield func(delta) bool) {
 		ctx, cancel := context.WithCancel(ctx)

@@ -33,7 +33,10 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) error {
 		{"vllm:num_preemptions_total", "counter", "Sequences that lost their KV blocks.", st.Preemptions},
 		{"vllm:prompt_tokens_total", "counter", "Prompt tokens of the requests that were started.", st.PromptTokens},
 		{"vllm:generation_tokens_total", "counter", "Tokens that were sampled.", st.OutputTokens},
-		{"vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", st.PrefixQueries},
+		{
+			"vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
+			st.PrefixQueries,
+		},
 		{"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", st.PrefixHits},
 		{"enginetest:requests_finished_total", "counter", "Requests that ended by stop or length.", st.Finished},
 		{"enginetest:requests_aborted_total", "counter", "Requests that were cut short.", st.Aborted},
@@ -42,7 +45,8 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) error {
 		{"enginetest:kv_blocks", "gauge", "KV blocks in all.", st.KVBlocks},
 		{"enginetest:kv_blocks_used", "gauge", "KV blocks that sequences hold.", st.KVBlocksUsed},
 	} {
-		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n%s{%s} %v\n", x.name, x.help, x.name, x.kind, x.name, label, x.value)
+		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n%s{%s} %v\n", x.name, x.help, x.name, x.kind, x.name, label,
+			x.value)
 	}
 	const name = "enginetest:state"
 	fmt.Fprintf(&b, "# HELP %s 1 for the state that the engine is in.\n# TYPE %s gauge\n", name, name)

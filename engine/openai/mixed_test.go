@@ -25,12 +25,14 @@ import (
 
 // attacks are what hostile clients do. None of them may be answered with success.
 var attacks = []struct{ name, path, body string }{
-	{"sequences", "/v1/completions", `{"prompt": [` + strings.Repeat("[5],", 19) + `[5]], "n": 16384, "max_tokens": 4}`},
+	{"sequences", "/v1/completions", `{"prompt": [` + strings.Repeat("[5],", 19) +
+		`[5]], "n": 16384, "max_tokens": 4}`},
 	{"prompts", "/v1/completions", `{"prompt": [` + strings.Repeat("[5],", 100_000) + `[5]]}`},
 	{"stop strings", "/v1/completions", `{"prompt": "a", "stop": [` + strings.Repeat(`"a",`, 100_000) + `"a"]}`},
 	{"bad words", "/v1/completions", `{"prompt": "a", "bad_words": ["` + strings.Repeat("lighthouse", 50_000) + `"]}`},
 	{"a long prompt", "/v1/completions", `{"prompt": ` + quoted(15_900_000) + `}`},
-	{"a long message", "/v1/chat/completions", `{"messages": [{"role": "user", "content": ` + quoted(4_000_000) + `}]}`},
+	{"a long message", "/v1/chat/completions", `{"messages": [{"role": "user", "content": ` + quoted(4_000_000) +
+		`}]}`},
 	{"no end", "/v1/completions", `{"prompt": "a"`},
 	{"a field that is unknown", "/v1/completions", `{"prompt": "a", "x": 1}`},
 }
@@ -43,7 +45,8 @@ func attack(ctx context.Context, client *http.Client, url string) error {
 	case len(attacks) + 1: // sends a chunk that is none
 		return raw(ctx, url, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", false)
 	case len(attacks) + 2: // another site's page
-		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(`{"prompt": "a"}`))
+		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions",
+			strings.NewReader(`{"prompt": "a"}`))
 		r.Header.Set("Content-Type", "text/plain")
 		return refusedBy(client, r)
 	default:
@@ -126,7 +129,8 @@ func (l *load) run(ctx context.Context, url string, good, hostile, requests int)
 		goods.Go(func() {
 			for n := 0; ctx.Err() == nil && (requests == 0 || n < requests); n++ {
 				const tokens = 24
-				r, _ := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(`{"prompt": "The lighthouse", "max_tokens": 24, "ignore_eos": true}`))
+				r, _ := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions",
+					strings.NewReader(`{"prompt": "The lighthouse", "max_tokens": 24, "ignore_eos": true}`))
 				r.Header.Set("Content-Type", "application/json")
 				resp, err := client.Do(r)
 				if err == nil {

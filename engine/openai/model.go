@@ -21,7 +21,9 @@ func (m *model) encode(ctx context.Context, text string, addSpecial bool) ([]int
 }
 
 func (m *model) tooLong(atLeast int) error {
-	return invalid("", "context_length_exceeded", "the prompt has at least %d tokens, and at most %d fit before one token of output: the model's context has %d", atLeast, m.maxLen-1, m.maxLen)
+	return invalid("", "context_length_exceeded",
+		"the prompt has at least %d tokens, and at most %d fit before one token of output: the model's context has %d",
+		atLeast, m.maxLen-1, m.maxLen)
 }
 
 // maxText is the length in bytes of the longest text that can fit into the context; 0 when there is

@@ -17,8 +17,10 @@ import (
 type Options struct {
 	Name string // the model's name in the API; "" is the base name of the checkpoint's folder
 
-	APIKey         string   // /v1 wants it as "Authorization: Bearer KEY"; "" wants none
-	AllowedHosts   []string // names in the Host header besides those of this machine, for servers on a loopback address; "*" is any
+	APIKey string // /v1 wants it as "Authorization: Bearer KEY"; "" wants none
+	// names in the Host header besides those of this machine, for servers on a loopback address;
+	// "*" is any
+	AllowedHosts   []string
 	AllowedOrigins []string // web pages that may use the server; none by default
 
 	MaxBody     int64 // bytes of one request's body; 0 is 16 MiB

@@ -58,18 +58,25 @@ type streamOptions struct {
 // ignored fields cannot change an answer of this server: they name the caller, or ask for a service
 // tier, a store or a cache key.
 var ignored = []string{
-	"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id", "priority",
+	"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+	"request_id", "priority",
 }
 
 // refused fields change the answer in a way that this server does not know. The values listed are
 // those that ask for nothing.
 var refused = map[string][]string{
-	"tools": {"[]"}, "tool_choice": {`"none"`, `"auto"`}, "parallel_tool_calls": {"true", "false"}, "functions": {"[]"}, "function_call": {`"none"`, `"auto"`},
-	"response_format": {`{"type":"text"}`}, "guided_json": nil, "guided_regex": nil, "guided_choice": nil, "guided_grammar": nil, "structured_outputs": nil,
-	"modalities": {`["text"]`}, "audio": nil, "prediction": nil, "web_search_options": nil, "reasoning_effort": {`"none"`}, "verbosity": {`"medium"`},
-	"suffix": {`""`}, "echo": {"false"}, "best_of": {"1"}, "use_beam_search": {"false"}, "length_penalty": {"1", "1.0"}, "prompt_logprobs": nil,
-	"logits_processors": nil, "prompt_embeds": nil, "lora_request": nil, "continue_final_message": {"false"}, "documents": {"[]"}, "truncate_prompt_tokens": nil,
-	"add_special_tokens": nil, "spaces_between_special_tokens": {"true"}, "min_tokens_to_keep": nil, "kv_transfer_params": nil,
+	"tools": {"[]"}, "tool_choice": {`"none"`, `"auto"`}, "parallel_tool_calls": {"true", "false"}, "functions": {"[]"},
+	"function_call":   {`"none"`, `"auto"`},
+	"response_format": {`{"type":"text"}`}, "guided_json": nil, "guided_regex": nil, "guided_choice": nil,
+	"guided_grammar": nil, "structured_outputs": nil,
+	"modalities": {`["text"]`}, "audio": nil, "prediction": nil, "web_search_options": nil,
+	"reasoning_effort": {`"none"`}, "verbosity": {`"medium"`},
+	"suffix": {`""`}, "echo": {"false"}, "best_of": {"1"}, "use_beam_search": {"false"}, "length_penalty": {"1", "1.0"},
+	"prompt_logprobs":   nil,
+	"logits_processors": nil, "prompt_embeds": nil, "lora_request": nil, "continue_final_message": {"false"},
+	"documents": {"[]"}, "truncate_prompt_tokens": nil,
+	"add_special_tokens": nil, "spaces_between_special_tokens": {"true"}, "min_tokens_to_keep": nil,
+	"kv_transfer_params": nil,
 }
 
 // UnmarshalJSON wants the names to the letter, where encoding/json takes any case.
@@ -131,7 +138,10 @@ func (s *Server) bounds(m *model) bounds {
 	return func(field string) bound {
 		switch field {
 		case "prompt":
-			return bound{bytes: max(text, -1), items: s.options.MaxPrompts, what: "prompts", option: "MaxPrompts", ids: tooMany}
+			return bound{
+				bytes: max(text, -1), items: s.options.MaxPrompts, what: "prompts", option: "MaxPrompts",
+				ids: tooMany,
+			}
 		case "messages":
 			if text < 0 {
 				return bound{bytes: -1}
@@ -273,12 +283,15 @@ func (t *tokenIDs) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// params gives the sampling parameters; maxTokens is the default of max_tokens.
+// params returns the sampling parameters; maxTokens is the default of max_tokens.
 func (c *common) params(maxTokens int) (engine.SamplingParams, error) {
 	p := engine.SamplingParams{
-		MaxTokens: maxTokens, Temperature: 1, Seed: c.Seed, Stop: c.Stop, PresencePenalty: c.PresencePenalty, FrequencyPenalty: c.FrequencyPenalty,
-		TopK: c.TopK, MinP: c.MinP, TypicalP: c.TypicalP, RepetitionPenalty: c.RepetitionPenalty, MinTokens: c.MinTokens, IgnoreEOS: c.IgnoreEOS,
-		StopTokenIDs: c.StopTokenIDs, IncludeStopInOutput: c.IncludeStop, SkipSpecialTokens: c.SkipSpecialTokens, BadWords: c.BadWords,
+		MaxTokens: maxTokens, Temperature: 1, Seed: c.Seed, Stop: c.Stop, PresencePenalty: c.PresencePenalty,
+		FrequencyPenalty: c.FrequencyPenalty,
+		TopK:             c.TopK, MinP: c.MinP, TypicalP: c.TypicalP, RepetitionPenalty: c.RepetitionPenalty,
+		MinTokens: c.MinTokens, IgnoreEOS: c.IgnoreEOS,
+		StopTokenIDs: c.StopTokenIDs, IncludeStopInOutput: c.IncludeStop, SkipSpecialTokens: c.SkipSpecialTokens,
+		BadWords:        c.BadWords,
 		AllowedTokenIDs: c.AllowedTokenIDs,
 	}
 	for _, n := range []struct {

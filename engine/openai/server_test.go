@@ -120,7 +120,10 @@ func TestCompletion(t *testing.T) {
 	assert.Equal(t, get(lp, "token_logprobs", 0), get(lp, "top_logprobs", 0, "5"))
 	assert.Len(t, get(lp, "top_logprobs", 0), 2)
 	assert.Equal(t, []any{0.0, 1.0}, get(lp, "text_offset"))
-	assert.Equal(t, []any{4.0, 2.0, 6.0}, []any{get(v, "usage", "prompt_tokens"), get(v, "usage", "completion_tokens"), get(v, "usage", "total_tokens")})
+	assert.Equal(t, []any{4.0, 2.0, 6.0}, []any{
+		get(v, "usage", "prompt_tokens"), get(v, "usage", "completion_tokens"),
+		get(v, "usage", "total_tokens"),
+	})
 	assert.Len(t, get(v, "choices", 0, "token_ids"), 2, "the token and EOS")
 }
 
@@ -134,7 +137,8 @@ func TestPromptForms(t *testing.T) {
 	for _, prompt := range []string{`["2+3=", "6*7="]`, ids([][]int32{a, b})} {
 		_, _, v := post(t, url+"/v1/completions", `{"temperature": 0, "prompt": `+prompt+`}`)
 		assert.Equal(t, []any{"5", 0.0, "42", 1.0}, []any{
-			get(v, "choices", 0, "text"), get(v, "choices", 0, "index"), get(v, "choices", 1, "text"), get(v, "choices", 1, "index"),
+			get(v, "choices", 0, "text"), get(v, "choices", 0, "index"), get(v, "choices", 1, "text"),
+			get(v, "choices", 1, "index"),
 		}, prompt)
 	}
 	_, _, v := post(t, url+"/v1/completions", `{"temperature": 0, "prompt": `+ids(a)+`}`)
@@ -147,7 +151,8 @@ func TestStreamIsCompletion(t *testing.T) {
 	_, _, url := serve(t, engine.Config{})
 	const ask = `"prompt": ["The lighthouse", "Once upon a time"], "n": 2, "seed": 7, "max_tokens": 24, "logprobs": 1, "temperature": 0.9`
 	_, _, whole := post(t, url+"/v1/completions", "{"+ask+"}")
-	list, done := events(t, url+"/v1/completions", "{"+ask+`, "stream": true, "stream_options": {"include_usage": true}}`)
+	list, done := events(t, url+"/v1/completions",
+		"{"+ask+`, "stream": true, "stream_options": {"include_usage": true}}`)
 	require.True(t, done)
 	last := list[len(list)-1]
 	assert.Empty(t, last["choices"])
@@ -185,7 +190,8 @@ func TestStreamIsCompletion(t *testing.T) {
 func TestChat(t *testing.T) {
 	_, _, url := serve(t, engine.Config{})
 	for _, content := range []string{`"What is 12+30?"`, `[{"type": "text", "text": "What is 12+30?"}]`} {
-		ask := `{"messages": [{"role": "user", "content": ` + content + `}], "temperature": 0, "logprobs": true, "top_logprobs": 2, "max_completion_tokens": 8`
+		ask := `{"messages": [{"role": "user", "content": ` + content +
+			`}], "temperature": 0, "logprobs": true, "top_logprobs": 2, "max_completion_tokens": 8`
 		status, _, v := post(t, url+"/v1/chat/completions", ask+"}")
 		require.Equal(t, http.StatusOK, status, v)
 		assert.Equal(t, "chat.completion", v["object"])
@@ -269,7 +275,10 @@ func TestRefusals(t *testing.T) {
 		{text, `{"prompt": "a", "stop_token_ids": [null]}`, 400, "stop_token_ids", "invalid_type"},
 		{text, `{"prompt": "a", "stop_token_ids": [-1]}`, 400, "stop_token_ids[0]", "invalid_value"},
 		{text, `{"prompt": "a", "stream_options": {"include_usage": true}}`, 400, "stream_options", "invalid_value"},
-		{text, `{"prompt": "a", "stream": true, "stream_options": {"usage": true}}`, 400, "stream_options.usage", "unknown_parameter"},
+		{
+			text, `{"prompt": "a", "stream": true, "stream_options": {"usage": true}}`, 400, "stream_options.usage",
+			"unknown_parameter",
+		},
 		{text, `{"prompt": "a", "stream": true, "stream_options": 1}`, 400, "stream_options", "invalid_type"},
 		{text, `{"prompt": "a", "echo": true}`, 400, "echo", "unsupported_parameter"},
 		{text, `{"prompt": "a", "suffix": "b"}`, 400, "suffix", "unsupported_parameter"},
@@ -280,14 +289,24 @@ func TestRefusals(t *testing.T) {
 		{talk, `{}`, 400, "messages", "missing_required_parameter"},
 		{talk, `{"messages": []}`, 400, "messages", "invalid_type"},
 		{talk, `{"messages": [1]}`, 400, "messages", "invalid_type"},
-		{talk, `{"messages": [{"role": "nobody", "content": "a"}]}`, 400, "messages", "invalid_value"}, // the bundled template renders nothing of it
+		// the bundled template renders nothing of it
+		{talk, `{"messages": [{"role": "nobody", "content": "a"}]}`, 400, "messages", "invalid_value"},
 		{talk, `{"messages": [{"content": "a"}]}`, 400, "messages", "invalid_value"},
 		{talk, `{"messages": [{"role": "user"}]}`, 400, "messages", "invalid_value"},
 		{talk, `{"messages": [{"role": "user", "content": 5}]}`, 400, "messages", "invalid_type"},
-		{talk, `{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}`, 400, "messages", "unsupported_content"},
-		{talk, `{"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}`, 400, "messages", "unsupported_content"},
+		{
+			talk, `{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}`, 400,
+			"messages", "unsupported_content",
+		},
+		{
+			talk, `{"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}`, 400, "messages",
+			"unsupported_content",
+		},
 		{talk, `{` + user + `, "tools": [{"type": "function"}]}`, 400, "tools", "unsupported_parameter"},
-		{talk, `{` + user + `, "response_format": {"type": "json_schema"}}`, 400, "response_format", "unsupported_parameter"},
+		{
+			talk, `{` + user + `, "response_format": {"type": "json_schema"}}`, 400, "response_format",
+			"unsupported_parameter",
+		},
 		{talk, `{` + user + `, "top_logprobs": 1}`, 400, "top_logprobs", "invalid_value"},
 		{talk, `{` + user + `, "logprobs": true, "top_logprobs": 21}`, 400, "top_logprobs", "invalid_value"},
 		{talk, `{` + user + `, "max_completion_tokens": 0}`, 400, "max_completion_tokens", "invalid_value"},
@@ -309,7 +328,8 @@ func TestRefusals(t *testing.T) {
 			assert.Equal(t, want(c.param), get(v, "error", "param"), v)
 			assert.Equal(t, want(c.code), get(v, "error", "code"), v)
 			assert.NotEmpty(t, get(v, "error", "message"))
-			assert.NotRegexp(t, `\[\]\w|float64|int64|map\[|json:`, get(v, "error", "message"), "a client knows nothing of Go")
+			assert.NotRegexp(t, `\[\]\w|float64|int64|map\[|json:`, get(v, "error", "message"),
+				"a client knows nothing of Go")
 			assert.NotEmpty(t, get(v, "error", "type"))
 		})
 	}
@@ -329,7 +349,8 @@ func TestWithoutTemplateOrTokenizer(t *testing.T) {
 	status, _, v = post(t, url+"/v1/completions", `{"prompt": "a"}`)
 	assert.Equal(t, 400, status)
 	assert.Equal(t, "no_tokenizer", get(v, "error", "code"), v)
-	status, _, v = post(t, url+"/v1/completions", `{"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": true, "return_token_ids": true}`)
+	status, _, v = post(t, url+"/v1/completions",
+		`{"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": true, "return_token_ids": true}`)
 	assert.Equal(t, 200, status, v)
 	assert.Len(t, get(v, "choices", 0, "token_ids"), 4)
 }
@@ -372,7 +393,8 @@ func TestTemplateThatCannot(t *testing.T) {
 	_, _, url := serve(t, engine.Config{Model: dir})
 	status, _, v := post(t, url+"/v1/chat/completions", `{"messages": [{"role": "user", "content": "a"}]}`)
 	assert.Equal(t, 501, status)
-	assert.Equal(t, "chat template chat_template.jinja:2: the statement {% include %} is not supported", get(v, "error", "message"))
+	assert.Equal(t, "chat template chat_template.jinja:2: the statement {% include %} is not supported",
+		get(v, "error", "message"))
 	status, _, _ = post(t, url+"/v1/completions", `{"prompt": "a"}`)
 	assert.Equal(t, 200, status)
 }
@@ -405,8 +427,10 @@ func TestHealthModelsMetrics(t *testing.T) {
 	post(t, url+"/v1/completions", `{"prompt": "2+3=", "temperature": 0}`)
 	_, text = getText(t, url+"/metrics")
 	for _, want := range []string{
-		"# TYPE vllm:generation_tokens_total counter\n", `vllm:generation_tokens_total{model_name="bundled"} 2` + "\n", `vllm:prompt_tokens_total{model_name="bundled"} 4` + "\n",
-		`enginetest:requests_finished_total{model_name="bundled"} 1` + "\n", `enginetest:state{model_name="bundled",state="running"} 1` + "\n",
+		"# TYPE vllm:generation_tokens_total counter\n", `vllm:generation_tokens_total{model_name="bundled"} 2` + "\n",
+		`vllm:prompt_tokens_total{model_name="bundled"} 4` + "\n",
+		`enginetest:requests_finished_total{model_name="bundled"} 1` + "\n",
+		`enginetest:state{model_name="bundled",state="running"} 1` + "\n",
 	} {
 		assert.Contains(t, text, want)
 	}
@@ -437,10 +461,16 @@ func TestDisconnectAborts(t *testing.T) {
 				resp.Body.Close()
 			}
 		}()
-		require.Eventually(t, func() bool { st := e.Stats(); return st.OutputTokens > 4 && st.Running == 2 }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool {
+			st := e.Stats()
+			return st.OutputTokens > 4 && st.Running == 2
+		}, time.Minute, time.Millisecond)
 		cancel()
 		<-gone
-		require.Eventually(t, func() bool { st := e.Stats(); return st.Aborted == 2 && st.Running == 0 && st.KVBlocksUsed == 0 }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool {
+			st := e.Stats()
+			return st.Aborted == 2 && st.Running == 0 && st.KVBlocksUsed == 0
+		}, time.Minute, time.Millisecond)
 		assert.Less(t, e.Stats().OutputTokens, int64(1900))
 	}
 }
@@ -449,7 +479,10 @@ func TestDisconnectAborts(t *testing.T) {
 // stream too.
 func TestEngineFails(t *testing.T) {
 	e, err := engine.Open(t.Context(), engine.Config{
-		Model: fixtures.Bundled(), Faults: []engine.Fault{{Point: engine.FaultForward, After: 5, Action: engine.ActError, Text: "as planned"}},
+		Model: fixtures.Bundled(), Faults: []engine.Fault{{
+			Point: engine.FaultForward, After: 5,
+			Action: engine.ActError, Text: "as planned",
+		}},
 	})
 	require.NoError(t, err)
 	s := New(Options{Name: "bundled"})
@@ -457,7 +490,8 @@ func TestEngineFails(t *testing.T) {
 	require.NoError(t, err)
 	web := httptest.NewServer(s)
 	defer web.Close()
-	list, done := events(t, web.URL+"/v1/completions", `{"prompt": "The lighthouse", "stream": true, "max_tokens": 100}`)
+	list, done := events(t, web.URL+"/v1/completions",
+		`{"prompt": "The lighthouse", "stream": true, "max_tokens": 100}`)
 	assert.False(t, done, "a stream that failed has no [DONE]")
 	assert.Equal(t, "engine_dead", get(list[len(list)-1], "error", "code"))
 	assert.Contains(t, get(list[len(list)-1], "error", "message"), "as planned")

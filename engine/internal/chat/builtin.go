@@ -79,7 +79,7 @@ func given(v, def any) any {
 	return v
 }
 
-// wantText gives an argument that must be a text.
+// wantText returns an argument that must be a text.
 func wantText(r *run, v any, what string) string {
 	s, ok := v.(string)
 	if !ok {
@@ -170,8 +170,10 @@ func dictOf(r *run, a callArgs, name string) *Dict {
 // strftime knows the directives of the C standard that need no locale but English.
 func strftime(r *run, t time.Time, format string) string {
 	layouts := map[byte]string{
-		'a': "Mon", 'A': "Monday", 'b': "Jan", 'h': "Jan", 'B': "January", 'd': "02", 'm': "01", 'y': "06", 'Y': "2006", 'H': "15", 'I': "03", 'M': "04",
-		'S': "05", 'p': "PM", 'z': "-0700", 'Z': "MST", 'j': "002", 'e': "_2", 'F': "2006-01-02", 'T': "15:04:05", 'D': "01/02/06", 'R': "15:04",
+		'a': "Mon", 'A': "Monday", 'b': "Jan", 'h': "Jan", 'B': "January", 'd': "02", 'm': "01", 'y': "06", 'Y': "2006",
+		'H': "15", 'I': "03", 'M': "04",
+		'S': "05", 'p': "PM", 'z': "-0700", 'Z': "MST", 'j': "002", 'e': "_2", 'F': "2006-01-02", 'T': "15:04:05",
+		'D': "01/02/06", 'R': "15:04",
 		'c': "Mon Jan _2 15:04:05 2006", 'x': "01/02/06", 'X': "15:04:05", 'f': ".000000",
 	}
 	var b strings.Builder
@@ -253,14 +255,19 @@ var tests = map[string]test{
 		}
 		return false
 	}},
-	"odd":         {0, func(r *run, v any, _ []any) bool { return r.equal(r.arithmetic("%", r.defined(v), int64(2)), int64(1)) }},
-	"even":        {0, func(r *run, v any, _ []any) bool { return r.equal(r.arithmetic("%", r.defined(v), int64(2)), int64(0)) }},
+	"odd": {0, func(r *run, v any, _ []any) bool {
+		return r.equal(r.arithmetic("%", r.defined(v), int64(2)), int64(1))
+	}},
+	"even": {0, func(r *run, v any, _ []any) bool {
+		return r.equal(r.arithmetic("%", r.defined(v), int64(2)), int64(0))
+	}},
 	"divisibleby": {1, func(r *run, v any, a []any) bool { return r.equal(r.arithmetic("%", v, a[0]), int64(0)) }},
 	"lower":       {0, func(r *run, v any, _ []any) bool { return isCased(r.str(v), lower) }},
 	"upper":       {0, func(r *run, v any, _ []any) bool { return isCased(r.str(v), upper) }},
 	"in":          holds("in"),
 	"eq":          holds("=="), "==": holds("=="), "equalto": holds("=="),
-	"ne": holds("!="), "lt": holds("<"), "lessthan": holds("<"), "le": holds("<="), "gt": holds(">"), "greaterthan": holds(">"), "ge": holds(">="),
+	"ne": holds("!="), "lt": holds("<"), "lessthan": holds("<"), "le": holds("<="), "gt": holds(">"),
+	"greaterthan": holds(">"), "ge": holds(">="),
 	"sameas": {1, func(r *run, v any, a []any) bool {
 		switch v.(type) {
 		case nil, bool:

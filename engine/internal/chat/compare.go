@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// number gives a value as a number: a bool counts as 0 or 1, as in Python.
+// number returns a value as a number: a bool counts as 0 or 1, as in Python.
 func number(v any) (i int64, f float64, isInt, ok bool) {
 	switch v := v.(type) {
 	case bool:

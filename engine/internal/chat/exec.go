@@ -303,7 +303,9 @@ func (m *macro) call(r *run, a callArgs) any {
 		}
 	}
 	for _, name := range a.names {
-		if !slices.ContainsFunc(m.def.params, func(p param) bool { return p.name == name }) && (name != "caller" || a.caller == nil) {
+		if !slices.ContainsFunc(m.def.params, func(p param) bool {
+			return p.name == name
+		}) && (name != "caller" || a.caller == nil) {
 			fail(Runtime, r.line, "macro '%s' takes no argument '%s'", m.def.name, name)
 		}
 	}

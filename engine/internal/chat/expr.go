@@ -361,7 +361,8 @@ func (p *parser) test(e expr) expr {
 	case p.isName("else"), p.isName("or"), p.isName("and"):
 	case p.isName("is"):
 		fail(Syntax, next.line, "tests with 'is' cannot be chained")
-	case next.kind == tokName, next.kind == tokString, next.kind == tokInt, next.kind == tokFloat, p.isOp("["), p.isOp("{"):
+	case next.kind == tokName, next.kind == tokString, next.kind == tokInt, next.kind == tokFloat, p.isOp("["),
+		p.isOp("{"):
 		t.args.plain = []expr{p.testArgument()}
 	}
 	var ok bool

@@ -45,7 +45,8 @@ func readGolden(tb testing.TB) (cases []goldenCase) {
 			source, err := os.ReadFile(filepath.Join("testdata/families", c.File))
 			require.NoError(tb, err)
 			c.Template = string(source)
-			c.vars = newDict("messages", field(field(all, "chats"), c.Chat), "tools", nil, "documents", nil, "add_generation_prompt", c.Prompt,
+			c.vars = newDict("messages", field(field(all, "chats"), c.Chat), "tools", nil, "documents", nil,
+				"add_generation_prompt", c.Prompt,
 				"bos_token", "<s>", "eos_token", "</s>")
 			if c.Tools {
 				c.vars.Set("tools", field(all, "tools"))

@@ -98,7 +98,10 @@ type jsonWriter struct {
 const maxIndent = 1000
 
 func toJSON(r *run, v any, a []any) any {
-	w := &jsonWriter{r: r, ascii: truth(given(a[0], false)), sortKeys: truth(given(a[3], false)), item: ", ", pair: ": "}
+	w := &jsonWriter{
+		r: r, ascii: truth(given(a[0], false)), sortKeys: truth(given(a[3], false)), item: ", ",
+		pair: ": ",
+	}
 	switch n := given(a[1], nil).(type) {
 	case nil:
 	case string:

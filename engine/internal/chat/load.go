@@ -43,7 +43,8 @@ func Load(dir string) (*Templates, error) {
 		return nil, err
 	}
 	if len(t.byName)+len(t.refused) == 0 {
-		return nil, fmt.Errorf("%w: neither tokenizer_config.json nor chat_template.jinja in %s has one", ErrNoTemplate, dir)
+		return nil, fmt.Errorf("%w: neither tokenizer_config.json nor chat_template.jinja in %s has one", ErrNoTemplate,
+			dir)
 	}
 	if err := t.refused["default"]; err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ func (m method) call(r *run, a callArgs) any {
 	return m.b.run(r, typeName(m.on)+"."+m.name, m.on, a)
 }
 
-// methodsOf gives the methods of a value's type.
+// methodsOf returns the methods of a value's type.
 func methodsOf(v any) map[string]builtin {
 	switch v.(type) {
 	case string:
@@ -32,7 +32,7 @@ func methodsOf(v any) map[string]builtin {
 	return nil
 }
 
-// knownMethod says whether anything has a method of this name, so that a template that calls
+// knownMethod reports whether anything has a method of this name, so that a template that calls
 // another can be refused when it is read.
 func knownMethod(name string) bool {
 	for _, m := range []map[string]builtin{textMethods, dictMethods, listMethods} {
@@ -66,26 +66,38 @@ func stripper(left, right bool) builtin {
 
 var textMethods = map[string]builtin{
 	"strip": stripper(true, true), "lstrip": stripper(true, false), "rstrip": stripper(false, true),
-	"lower": plainText(lower), "upper": plainText(upper), "title": plainText(title), "capitalize": plainText(capitalize),
-	"isalpha": ofKind(unicode.IsLetter), "isdigit": ofKind(unicode.IsDigit), "isspace": ofKind(isSpace),
+	"lower": plainText(lower), "upper": plainText(upper), "title": plainText(title),
+	"capitalize": plainText(capitalize),
+	"isalpha":    ofKind(unicode.IsLetter), "isdigit": ofKind(unicode.IsDigit), "isspace": ofKind(isSpace),
 	"isnumeric": ofKind(unicode.IsNumber),
 	"isalnum":   ofKind(func(c rune) bool { return unicode.IsLetter(c) || unicode.IsNumber(c) }),
 	"islower":   onText("", func(_ *run, s string, _ []any) any { return isCased(s, lower) }),
 	"isupper":   onText("", func(_ *run, s string, _ []any) any { return isCased(s, upper) }),
-	"split":     onText("sep? maxsplit?", func(r *run, s string, a []any) any { return split(r, s, a[0], a[1], false) }),
-	"rsplit":    onText("sep? maxsplit?", func(r *run, s string, a []any) any { return split(r, s, a[0], a[1], true) }),
+	"split": onText("sep? maxsplit?", func(r *run, s string, a []any) any {
+		return split(r, s, a[0], a[1], false)
+	}),
+	"rsplit": onText("sep? maxsplit?", func(r *run, s string, a []any) any { return split(r, s, a[0], a[1], true) }),
 	"splitlines": onText("keepends?", func(r *run, s string, a []any) any {
 		return textList(r, splitLines(s, truth(given(a[0], false))))
 	}),
 	"startswith": onText("prefix", func(r *run, s string, a []any) any { return affix(r, s, a[0], strings.HasPrefix) }),
 	"endswith":   onText("suffix", func(r *run, s string, a []any) any { return affix(r, s, a[0], strings.HasSuffix) }),
 	"replace": onText("old new count?", func(r *run, s string, a []any) any {
-		return replace(r, s, wantText(r, a[0], "replace"), wantText(r, a[1], "replace"), r.integer(given(a[2], int64(-1)), "replace's count"))
+		return replace(r, s, wantText(r, a[0], "replace"), wantText(r, a[1], "replace"),
+			r.integer(given(a[2], int64(-1)), "replace's count"))
 	}),
-	"removeprefix": onText("prefix", func(r *run, s string, a []any) any { return strings.TrimPrefix(s, wantText(r, a[0], "removeprefix")) }),
-	"removesuffix": onText("suffix", func(r *run, s string, a []any) any { return strings.TrimSuffix(s, wantText(r, a[0], "removesuffix")) }),
-	"find":         onText("sub", func(r *run, s string, a []any) any { return find(r, s, wantText(r, a[0], "find"), false) }),
-	"rfind":        onText("sub", func(r *run, s string, a []any) any { return find(r, s, wantText(r, a[0], "rfind"), true) }),
+	"removeprefix": onText("prefix", func(r *run, s string, a []any) any {
+		return strings.TrimPrefix(s, wantText(r, a[0], "removeprefix"))
+	}),
+	"removesuffix": onText("suffix", func(r *run, s string, a []any) any {
+		return strings.TrimSuffix(s, wantText(r, a[0], "removesuffix"))
+	}),
+	"find": onText("sub", func(r *run, s string, a []any) any {
+		return find(r, s, wantText(r, a[0], "find"), false)
+	}),
+	"rfind": onText("sub", func(r *run, s string, a []any) any {
+		return find(r, s, wantText(r, a[0], "rfind"), true)
+	}),
 	"index": onText("sub", func(r *run, s string, a []any) any {
 		i := find(r, s, wantText(r, a[0], "index"), false)
 		if i < 0 {
@@ -159,11 +171,16 @@ var dictMethods = map[string]builtin{
 		}
 		return given(a[1], nil)
 	}},
-	"items":  {params: "", f: func(_ *run, v any, _ []any) any { return &lazy{items: v.(*Dict).pairs(), view: true} }},
-	"keys":   {params: "", f: func(_ *run, v any, _ []any) any { return &lazy{items: v.(*Dict).keyList(), view: true} }},
-	"values": {params: "", f: func(_ *run, v any, _ []any) any { return &lazy{items: v.(*Dict).valueList(), view: true} }},
+	"items": {params: "", f: func(_ *run, v any, _ []any) any { return &lazy{items: v.(*Dict).pairs(), view: true} }},
+	"keys": {params: "", f: func(_ *run, v any, _ []any) any {
+		return &lazy{items: v.(*Dict).keyList(), view: true}
+	}},
+	"values": {params: "", f: func(_ *run, v any, _ []any) any {
+		return &lazy{items: v.(*Dict).valueList(), view: true}
+	}},
 	"copy":   {params: "", f: func(_ *run, v any, _ []any) any { return v }},
-	"update": frozen("update"), "pop": frozen("pop"), "popitem": frozen("popitem"), "setdefault": frozen("setdefault"), "clear": frozen("clear"),
+	"update": frozen("update"), "pop": frozen("pop"), "popitem": frozen("popitem"), "setdefault": frozen("setdefault"),
+	"clear": frozen("clear"),
 }
 
 func (d *Dict) valueList() []any {
@@ -196,6 +213,7 @@ var tupleMethods = map[string]builtin{
 var listMethods = map[string]builtin{
 	"index": tupleMethods["index"], "count": tupleMethods["count"],
 	"copy":   {params: "", f: func(_ *run, v any, _ []any) any { return v }},
-	"append": frozen("append"), "extend": frozen("extend"), "insert": frozen("insert"), "pop": frozen("pop"), "remove": frozen("remove"),
-	"sort": frozen("sort"), "reverse": frozen("reverse"), "clear": frozen("clear"),
+	"append": frozen("append"), "extend": frozen("extend"), "insert": frozen("insert"), "pop": frozen("pop"),
+	"remove": frozen("remove"),
+	"sort":   frozen("sort"), "reverse": frozen("reverse"), "clear": frozen("clear"),
 }

@@ -169,7 +169,7 @@ func (r *run) write(s string) {
 	r.out.WriteString(s)
 }
 
-// capture runs f and gives what it printed.
+// capture runs f and returns what it printed.
 func (r *run) capture(f func()) string {
 	outer := r.out
 	r.out = strings.Builder{}

@@ -34,7 +34,7 @@ func (c *endsAfter) Err() error {
 }
 
 // TestRenderStopsWithItsContext: a template that runs for long asks for the end of its context
-// every so many steps, and stops there.
+// every this many steps, and stops there.
 func TestRenderStopsWithItsContext(t *testing.T) {
 	for _, source := range []string{
 		"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
@@ -84,7 +84,10 @@ func TestRefusals(t *testing.T) {
 		{"{{ ? }}", Syntax, `unexpected character '?'`},
 		{"{% break %}", Syntax, "outside of a loop"},
 		{"{% set 1 = 2 %}", Syntax, "cannot be assigned to"},
-		{"{{ raise_exception('roles must alternate') }}", Raised, "the template refused the conversation: roles must alternate"},
+		{
+			"{{ raise_exception('roles must alternate') }}", Raised,
+			"the template refused the conversation: roles must alternate",
+		},
 		{"{{ messages[0].role.x.y }}", Runtime, "has no attribute"},
 		{"{{ [].append(1) }}", Runtime, "'.append()' changes a list"},
 		{"{% set x.y = 1 %}", Runtime, "it is not a namespace"},
@@ -99,11 +102,23 @@ func TestRefusals(t *testing.T) {
 		{"{% for a in range(99999999) %}{% endfor %}", Bound, "a range has more than 100000 items"},
 		{"{{ 'aaaaaaaa' * 999999999 }}", Bound, "a repetition"},
 		{"{{ [1] * 999999999999 }}", Bound, "a repetition"},
-		{"{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", Bound, "a text has more than"},
-		{"{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", Bound, "a list has more than"},
-		{"{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}", Bound, "it does not end"},
+		{
+			"{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+			Bound, "a text has more than",
+		},
+		{
+			"{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", Bound,
+			"a list has more than",
+		},
+		{
+			"{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+			Bound, "it does not end",
+		},
 		{"{% set x = 'a' * 9999 %}{% for i in range(9999) %}{{ x }}{% endfor %}", Bound, "it prints more than"},
-		{"{% set x = 'a' * 9999999 %}{% for i in range(99999) %}{% set y = x | upper %}{% endfor %}", Bound, "it does not end"},
+		{
+			"{% set x = 'a' * 9999999 %}{% for i in range(99999) %}{% set y = x | upper %}{% endfor %}", Bound,
+			"it does not end",
+		},
 		{"{{ ('a' * 9999999).replace('a', 'bb' * 999999) }}", Bound, "a repetition"},
 		{"{{ 'a' | indent(99999999999) }}", Bound, "a repetition"},
 		{"{{ 2 ** 99999999 }}", Unsupported, "an integer beyond 64 bits"},
@@ -113,7 +128,10 @@ func TestRefusals(t *testing.T) {
 		{"{{ 10.0 ** 400 }}", Runtime, "too large"},
 		{"{{ (-8) ** 0.5 }}", Unsupported, "a complex number"},
 		{"{{ 0.0 ** -0.5 }}", Runtime, "zero to a negative power"},
-		{"{% macro m() %}{{ m()" + strings.Repeat("+1", 100_000) + " }}{% endmacro %}{{ m() }}", Bound, "chains more than 1000"},
+		{
+			"{% macro m() %}{{ m()" + strings.Repeat("+1", 100_000) + " }}{% endmacro %}{{ m() }}", Bound,
+			"chains more than 1000",
+		},
 		{"{{ x" + strings.Repeat(".a", 100_000) + " }}", Bound, "chains more than 1000"},
 		{"{{ x" + strings.Repeat("|e", 100_000) + " }}", Bound, "chains more than 1000"},
 		{"{{ x" + strings.Repeat(" and x", 100_000) + " }}", Bound, "chains more than 1000"},
@@ -145,7 +163,8 @@ func TestRefusals(t *testing.T) {
 
 // TestConcurrently: a template is shared by all requests.
 func TestConcurrently(t *testing.T) {
-	tmpl, err := Parse("t", "{% set ns = namespace(n=0) %}{% for i in range(100) %}{% set ns.n = ns.n + x %}{% endfor %}{{ ns.n }}")
+	tmpl, err := Parse("t",
+		"{% set ns = namespace(n=0) %}{% for i in range(100) %}{% set ns.n = ns.n + x %}{% endfor %}{{ ns.n }}")
 	require.NoError(t, err)
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -192,29 +211,45 @@ func TestLoad(t *testing.T) {
 		err   string
 	}{
 		{name: "text", files: map[string]string{"tokenizer_config.json": config(`"{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ unk_token }}"`)}, want: "<s>hi</s>"},
-		{name: "a file goes first", files: map[string]string{"tokenizer_config.json": config(`"a"`), "chat_template.jinja": "b{{ bos_token }}"}, want: "b<s>"},
+		{name: "a file goes first", files: map[string]string{
+			"tokenizer_config.json": config(`"a"`),
+			"chat_template.jinja":   "b{{ bos_token }}",
+		}, want: "b<s>"},
 		{name: "a list", files: map[string]string{"tokenizer_config.json": config(`[{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]`)}, want: "d"},
 		{
 			name: "tools take tool_use", files: map[string]string{"tokenizer_config.json": config(`[{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t{{ tools | length }}"}]`)},
 			conv: Conversation{Tools: []any{&Dict{}}}, want: "t1",
 		},
 		{
-			name: "by name", files: map[string]string{"tokenizer_config.json": config(`"d"`), "additional_chat_templates/rag.jinja": "rag"},
+			name: "by name", files: map[string]string{
+				"tokenizer_config.json":               config(`"d"`),
+				"additional_chat_templates/rag.jinja": "rag",
+			},
 			conv: Conversation{Template: "rag"}, want: "rag",
 		},
-		{name: "no such name", files: map[string]string{"tokenizer_config.json": config(`"d"`)}, conv: Conversation{Template: "rag"}, err: `no chat template named "rag": there are default`},
+		{
+			name: "no such name", files: map[string]string{"tokenizer_config.json": config(`"d"`)},
+			conv: Conversation{Template: "rag"}, err: `no chat template named "rag": there are default`,
+		},
 		{name: "nothing", files: nil, err: "neither tokenizer_config.json nor chat_template.jinja"},
 		{name: "null", files: map[string]string{"tokenizer_config.json": config(`null`)}, err: "no chat template"},
-		{name: "a number", files: map[string]string{"tokenizer_config.json": config(`1`)}, err: "neither a text nor a list"},
+		{
+			name: "a number", files: map[string]string{"tokenizer_config.json": config(`1`)},
+			err: "neither a text nor a list",
+		},
 		{name: "not JSON", files: map[string]string{"tokenizer_config.json": `{`}, err: "unexpected end of JSON"},
-		{name: "unsupported", files: map[string]string{"tokenizer_config.json": config(`"{% include 'x' %}"`)}, err: "the statement {% include %} is not supported"},
+		{
+			name: "unsupported", files: map[string]string{"tokenizer_config.json": config(`"{% include 'x' %}"`)},
+			err: "the statement {% include %} is not supported",
+		},
 		{
 			name: "an unsupported one that nobody asks for", want: "d",
 			files: map[string]string{"tokenizer_config.json": config(`[{"name": "default", "template": "d"}, {"name": "odd", "template": "{% foo %}"}]`)},
 		},
 		{
 			name: "extra variables", files: map[string]string{"tokenizer_config.json": config(`"{{ thinking }}{{ bos_token }}{{ add_generation_prompt }}"`)},
-			conv: Conversation{Extra: newDict("thinking", false, "bos_token", "!"), AddGenerationPrompt: true}, want: "False!True",
+			conv: Conversation{Extra: newDict("thinking", false, "bos_token", "!"), AddGenerationPrompt: true},
+			want: "False!True",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -244,7 +279,8 @@ func TestBundled(t *testing.T) {
 
 func TestDecodeJSON(t *testing.T) {
 	for in, want := range map[string]string{
-		`{"a": 1`: "EOF", `1 2`: "more than one", `[99999999999999999999]`: "beyond 64 bits", strings.Repeat("[", 500): "nests deeper", `{"a": }`: "invalid",
+		`{"a": 1`: "EOF", `1 2`: "more than one", `[99999999999999999999]`: "beyond 64 bits",
+		strings.Repeat("[", 500): "nests deeper", `{"a": }`: "invalid",
 	} {
 		_, err := DecodeJSON([]byte(in))
 		assert.ErrorContains(t, err, want, in)

@@ -17,7 +17,9 @@ func upper(s string) string { return cases.Upper(language.Und).String(s) }
 
 // isCased is str.islower or str.isupper: there is a letter with case, and fold changes nothing.
 func isCased(s string, fold func(string) string) bool {
-	return strings.IndexFunc(s, func(c rune) bool { return unicode.IsUpper(c) || unicode.IsLower(c) || unicode.IsTitle(c) }) >= 0 && fold(s) == s
+	return strings.IndexFunc(s, func(c rune) bool {
+		return unicode.IsUpper(c) || unicode.IsLower(c) || unicode.IsTitle(c)
+	}) >= 0 && fold(s) == s
 }
 
 func capitalize(s string) string {
@@ -213,7 +215,7 @@ func indent(r *run, s string, width any, first, blank bool) string {
 	return r.text(strings.Join(lines, "\n"))
 }
 
-// find gives the index of a text in characters, -1 when it is not there.
+// find returns the index of a text in characters, -1 when it is not there.
 func find(r *run, s, sub string, last bool) int64 {
 	r.charge(len(s) / 64)
 	i := strings.Index(s, sub)
@@ -234,7 +236,7 @@ func affix(r *run, s string, v any, has func(s, part string) bool) bool {
 	return has(s, wantText(r, v, "startswith or endswith"))
 }
 
-// every says whether s has characters and all are of a kind.
+// every reports whether s has characters and all are of a kind.
 func every(s string, kind func(rune) bool) bool {
 	return s != "" && strings.IndexFunc(s, func(c rune) bool { return !kind(c) }) < 0
 }

@@ -47,7 +47,7 @@ func (d *Dict) Set(key string, v any) {
 	d.values[key] = v
 }
 
-// Get gives the value of a key.
+// Get returns the value of a key.
 func (d *Dict) Get(key string) (any, bool) {
 	if d == nil {
 		return nil, false
@@ -56,7 +56,7 @@ func (d *Dict) Get(key string) (any, bool) {
 	return v, ok
 }
 
-// Keys gives the keys in order.
+// Keys returns the keys in order.
 func (d *Dict) Keys() []string {
 	if d == nil {
 		return nil
@@ -275,7 +275,7 @@ func hex(c rune, width int) string {
 	return strings.Repeat("0", width-len(s)) + s
 }
 
-// items gives what Python iterates over: characters of a text, keys of a dict.
+// items returns what Python iterates over: characters of a text, keys of a dict.
 func (r *run) items(v any) []any {
 	items, ok := r.tryItems(v)
 	if !ok {
@@ -362,7 +362,7 @@ func (r *run) list(v []any) []any {
 	return v
 }
 
-// integer gives a value that must be a whole number.
+// integer returns a value that must be a whole number.
 func (r *run) integer(v any, what string) int {
 	i, _, isInt, ok := number(v)
 	if !ok || !isInt {

@@ -117,7 +117,8 @@ func (a *Allocator) Alloc(owner string, bytes int64) (*Buffer, error) {
 	}
 	b := &Buffer{data: data, from: a, owner: owner, size: bytes}
 	b.id = a.ledger.Add(ledger.Holding{
-		Owner: owner, Kind: "mapped", Device: a.device, Bytes: bytes, Addr: uintptr(unsafe.Pointer(unsafe.SliceData(data))),
+		Owner: owner, Kind: "mapped", Device: a.device, Bytes: bytes,
+		Addr: uintptr(unsafe.Pointer(unsafe.SliceData(data))),
 	})
 	return b, nil
 }

@@ -156,7 +156,8 @@ func TestMachineMemoryHonoursControlGroups(t *testing.T) {
 			"version 2, the parent is the tighter one, file cache counts as free",
 			map[string]string{
 				"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n",
-				"sys/fs/cgroup/a/memory.max": "4096000\n", "sys/fs/cgroup/a/memory.current": "2048000\n", "sys/fs/cgroup/a/memory.stat": "anon 5\ninactive_file 1024000\n",
+				"sys/fs/cgroup/a/memory.max": "4096000\n", "sys/fs/cgroup/a/memory.current": "2048000\n",
+				"sys/fs/cgroup/a/memory.stat": "anon 5\ninactive_file 1024000\n",
 			},
 			3000 * kb, 4000 * kb,
 		},
@@ -171,8 +172,10 @@ func TestMachineMemoryHonoursControlGroups(t *testing.T) {
 		{
 			"version 1",
 			map[string]string{
-				"proc/self/cgroup": "5:cpu,cpuacct:/\n4:memory:/g\n", "sys/fs/cgroup/memory/g/memory.limit_in_bytes": "2048000\n", "sys/fs/cgroup/memory/g/memory.usage_in_bytes": "1024000\n",
-				"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+				"proc/self/cgroup": "5:cpu,cpuacct:/\n4:memory:/g\n",
+				"sys/fs/cgroup/memory/g/memory.limit_in_bytes": "2048000\n",
+				"sys/fs/cgroup/memory/g/memory.usage_in_bytes": "1024000\n",
+				"sys/fs/cgroup/memory/memory.limit_in_bytes":   "9223372036854771712\n",
 			},
 			1000 * kb, 2000 * kb,
 		},

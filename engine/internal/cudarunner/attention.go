@@ -16,7 +16,8 @@ func (r *Runner) heads(s *step, i, parts int) []any {
 	k, v := r.keysValues(i)
 	size := int64(r.options.BlockSize)
 	return []any{
-		w.ptr(w.qkv), parts, int64(s.tokens * l.qkv.rows), l.qkv.rows, r.at(l.qkv.bias), r.at(l.qNorm), r.at(l.kNorm), float32(r.RMSNormEps), r.rope.cos(),
+		w.ptr(w.qkv), parts, int64(s.tokens * l.qkv.rows), l.qkv.rows, r.at(l.qkv.bias), r.at(l.qNorm), r.at(l.kNorm),
+		float32(r.RMSNormEps), r.rope.cos(),
 		r.rope.sin(), r.NumHeads, r.NumKVHeads, r.HeadDim, k, v, r.options.BlockSize, r.headPad, (int64(1)<<40 +
 			size - 1) / size, s.in.positions, s.in.slots,
 	}
@@ -102,7 +103,8 @@ func (r *Runner) prefill(s *step, i int, out output) error {
 	}
 	return r.run(name, cuda.Dim{X: s.tiles, Y: r.NumHeads / together}, 128, 4*tileRows*(2*r.HeadDim+16), w.ptr(w.q),
 		r.NumHeads, r.NumKVHeads, k, v,
-		r.options.BlockSize, (int64(1)<<40+size-1)/size, s.in.positions, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i), s.in.tiles, w.ptr(out.at), out.plane,
+		r.options.BlockSize, (int64(1)<<40+size-1)/size, s.in.positions, s.in.seqs, s.in.tables, s.maxTable,
+		r.LayerWindow(i), s.in.tiles, w.ptr(out.at), out.plane,
 		out.mode, int(r.weight), out.kb)
 }
 

@@ -266,6 +266,7 @@ func (r *Runner) check(b *modelrunner.Batch) error {
 		return errors.New("no tokens")
 	}
 	return b.Check(modelrunner.Limits{
-		Tokens: r.options.MaxNumBatchedTokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks, BlockSize: r.options.BlockSize,
+		Tokens: r.options.MaxNumBatchedTokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks,
+		BlockSize: r.options.BlockSize,
 	})
 }

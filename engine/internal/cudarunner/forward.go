@@ -263,9 +263,9 @@ func (r *Runner) wgmmaLaunch(m matrix, tokens, parts int, kind string) (name str
 }
 
 // product multiplies rows with a matrix; it returns the number of parts that it left in out.
-func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.DevicePtr, ld, what int, act output) (int,
-	error,
-) {
+func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.DevicePtr, ld, what int,
+	act output,
+) (int, error) {
 	w, parts := &r.work, 1
 	if what == store && out != r.logitsAt() {
 		parts = r.splits(m, tokens)

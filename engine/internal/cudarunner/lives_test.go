@@ -274,7 +274,8 @@ func goMemory() map[string]int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return map[string]int64{
-		"heap": int64(m.HeapSys - m.HeapReleased), "stacks": int64(m.StackSys), "spans": int64(m.MSpanSys), "caches": int64(m.MCacheSys),
+		"heap": int64(m.HeapSys - m.HeapReleased), "stacks": int64(m.StackSys), "spans": int64(m.MSpanSys),
+		"caches":  int64(m.MCacheSys),
 		"profile": int64(m.BuckHashSys), "GC": int64(m.GCSys), "other": int64(m.OtherSys),
 	}
 }

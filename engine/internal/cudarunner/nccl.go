@@ -40,7 +40,8 @@ func findNCCL() (*ncclLibrary, error) {
 		return nil, fmt.Errorf("%w: %s", ErrNoNCCL, why)
 	}
 	for name, to := range map[string]*uintptr{
-		"ncclGetVersion": &n.version, "ncclCommInitAll": &n.initAll, "ncclAllReduce": &n.allReduce, "ncclCommDestroy": &n.destroy, "ncclCommAbort": &n.abort,
+		"ncclGetVersion": &n.version, "ncclCommInitAll": &n.initAll, "ncclAllReduce": &n.allReduce,
+		"ncclCommDestroy": &n.destroy, "ncclCommAbort": &n.abort,
 		"ncclGetErrorString": &n.errorString, "ncclGetLastError": &n.lastError,
 	} {
 		if *to = dynlib.Symbol(lib, name); *to == 0 {

@@ -17,7 +17,8 @@ func TestIDsOutsideTheRow(t *testing.T) {
 	p := Params{
 		Temperature: 1, BadWords: [][]int32{{}}, StopIDs: outside, MinTokens: 5, Allowed: append([]int32{7},
 			outside...),
-		LogitBias: map[int32]float32{}, RepetitionPenalty: 1.5, FrequencyPenalty: 1, PresencePenalty: 1, NoRepeatNGram: 1, Logprobs: 3,
+		LogitBias: map[int32]float32{}, RepetitionPenalty: 1.5, FrequencyPenalty: 1, PresencePenalty: 1,
+		NoRepeatNGram: 1, Logprobs: 3,
 	}
 	for _, id := range outside {
 		p.BadWords = append(p.BadWords, []int32{id}, []int32{id, id})
@@ -115,7 +116,14 @@ func TestEdits(t *testing.T) {
 			RepetitionPenalty: 2,
 			LogitBias:         map[int32]float32{2: 4, 0: -2},
 		}, Prompt: []int32{0, 2}}, []float32{-2, 1, 1.5, 1, 0, 1}},
-		{"a mask survives bias and penalties", State{Params: Params{Allowed: []int32{0}, LogitBias: map[int32]float32{1: 100}, RepetitionPenalty: 0.5}, Prompt: []int32{1}}, []float32{1, negInf, negInf, negInf, negInf, negInf}},
+		{
+			"a mask survives bias and penalties",
+			State{Params: Params{
+				Allowed:   []int32{0},
+				LogitBias: map[int32]float32{1: 100}, RepetitionPenalty: 0.5,
+			}, Prompt: []int32{1}},
+			[]float32{1, negInf, negInf, negInf, negInf, negInf},
+		},
 		{"2-grams over prompt and output", State{
 			Params: Params{NoRepeatNGram: 2}, Prompt: []int32{0, 3, 0},
 			Output: []int32{5, 0},

@@ -74,8 +74,9 @@ func TestPoisonedRows(t *testing.T) {
 		"top_p":       {Temperature: 1, TopP: 0.5},
 		"min_p":       {Temperature: 1, MinP: 0.3},
 		"everything": {
-			Temperature: 1, TopK: 60, TopP: 0.9, MinP: 0.01, TypicalP: 0.9, EpsilonCutoff: 0.001, RepetitionPenalty: 1.2,
-			LogitBias: map[int32]float32{1: 3}, NoRepeatNGram: 3, Logprobs: 100,
+			Temperature: 1, TopK: 60, TopP: 0.9, MinP: 0.01, TypicalP: 0.9, EpsilonCutoff: 0.001,
+			RepetitionPenalty: 1.2,
+			LogitBias:         map[int32]float32{1: 3}, NoRepeatNGram: 3, Logprobs: 100,
 		},
 	}
 	for rn, r := range rows {

@@ -15,7 +15,7 @@ type Tier interface {
 	// Load copies blocks to the device; Finish calls done with how many came, unless the load was
 	// given up.
 	Load(keys []kvcache.Hash, blocks []int32, done func(loaded int)) (giveUp func())
-	// CancelStore gives up a store to free its block; false when there is none.
+	// CancelStore returns up a store to free its block; false when there is none.
 	CancelStore() bool
 	// Finish takes notice of what has ended.
 	Finish()

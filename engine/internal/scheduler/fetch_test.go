@@ -48,9 +48,10 @@ func (f *flaky) Load(ctx context.Context, k offload.Key, write func([]byte) erro
 	})
 }
 
-// withTier gives a rig a second tier of so many blocks in host memory.
+// withTier returns a rig a second tier of this many blocks in host memory.
 func withTier(t require.TestingT, r *rig, blocks int) (*offload.Tier, *flaky) {
-	h, err := offload.NewHost(cpu.NewAllocator(cpu.AllocatorConfig{Device: "host"}), int64(blocks)*fakerunner.BytesPerBlock, fakerunner.BytesPerBlock)
+	h, err := offload.NewHost(cpu.NewAllocator(cpu.AllocatorConfig{Device: "host"}),
+		int64(blocks)*fakerunner.BytesPerBlock, fakerunner.BytesPerBlock)
 	require.NoError(t, err)
 	f := &flaky{Connector: h}
 	tier := offload.NewTier(f, r.cache, r.run, offload.Options{})
@@ -68,7 +69,8 @@ func drainTier(t require.TestingT, r *rig, tier *offload.Tier) {
 		if !stepped {
 			time.Sleep(10 * time.Microsecond)
 		}
-		require.True(t, time.Now().Before(end), "no progress: %d waiting, %d running, %d fetched", r.Waiting(), r.Running(), r.Fetching())
+		require.True(t, time.Now().Before(end), "no progress: %d waiting, %d running, %d fetched", r.Waiting(),
+			r.Running(), r.Fetching())
 	}
 	tier.Finish()
 	require.Zero(t, r.cache.Stats().Used)
@@ -142,7 +144,7 @@ func TestFetchAgainAfterAPreemption(t *testing.T) {
 	require.NoError(t, tier.Close(t.Context()))
 }
 
-// A running sequence needs the blocks that copies hold: the copies are given up, and nobody is
+// A running sequence needs the blocks that copies hold: the copies are given up, and no one is
 // preempted.
 func TestCopiesYield(t *testing.T) {
 	r := newRig(t, Config{8, 64, true}, 8, 4, true)

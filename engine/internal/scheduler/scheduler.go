@@ -79,13 +79,14 @@ type Scheduler struct {
 type TooBigError struct{ Tokens, Capacity int }
 
 func (e *TooBigError) Error() string {
-	return fmt.Sprintf("scheduler: a sequence of up to %d tokens does not fit into a KV cache of %d", e.Tokens, e.Capacity)
+	return fmt.Sprintf("scheduler: a sequence of up to %d tokens does not fit into a KV cache of %d", e.Tokens,
+		e.Capacity)
 }
 
 // New makes an empty scheduler.
 func New(cfg Config, cache *kvcache.Cache) *Scheduler { return &Scheduler{cfg: cfg, cache: cache} }
 
-// UseTier gives the scheduler a second prefix cache. Call it before the first step.
+// UseTier returns the scheduler a second prefix cache. Call it before the first step.
 func (s *Scheduler) UseTier(t Tier) { s.tier = t }
 
 // Add queues a sequence; a [TooBigError] when it could never run to its end.
@@ -161,8 +162,8 @@ func (s *Scheduler) Running() int { return len(s.running) }
 // Preemptions counts how often a sequence lost its blocks.
 func (s *Scheduler) Preemptions() int { return s.preemptions }
 
-// Schedule gives the next step and its sequences, one for each Seq of the batch; nil when there is
-// nothing to compute now. Both are valid until the next call. After the step, call Computed for
+// Schedule returns the next step and its sequences, one for each Seq of the batch; nil when there
+// is nothing to compute now. Both are valid until the next call. After the step, call Computed for
 // each sequence that went well and Finish for each that is over.
 func (s *Scheduler) Schedule() (*modelrunner.Batch, []*Seq) {
 	if s.tier != nil {
@@ -209,14 +210,15 @@ func (s *Scheduler) victim(from int) *Seq {
 	return v
 }
 
-// scheduleRunning gives every running sequence its next tokens, and preempts when blocks run out.
+// scheduleRunning returns every running sequence its next tokens, and preempts when blocks run out.
 func (s *Scheduler) scheduleRunning(budget int) (left int, preempted bool) {
 	for i := 0; i < len(s.running) && budget > 0; i++ {
 		q := s.running[i]
 		n := min(len(q.Tokens)-q.computed, budget)
 		fits := true
 		for !s.cache.Grow(&q.table, q.computed+n) {
-			if s.tier != nil && s.tier.CancelStore() { // a block less to be found costs less than a sequence computed again
+			// a block less to be found costs less than a sequence computed again
+			if s.tier != nil && s.tier.CancelStore() {
 				continue
 			}
 			victim := s.victim(i)
@@ -284,7 +286,10 @@ func (s *Scheduler) preempt(q *Seq) {
 // put adds the next n tokens of a sequence to the batch.
 func (s *Scheduler) put(q *Seq, n int) {
 	b := &s.batch
-	seq := modelrunner.Seq{Start: len(b.Tokens), Len: n, Context: q.computed + n, Blocks: q.table.Blocks(), PromptLogprobs: -1}
+	seq := modelrunner.Seq{
+		Start: len(b.Tokens), Len: n, Context: q.computed + n, Blocks: q.table.Blocks(),
+		PromptLogprobs: -1,
+	}
 	size := s.cache.BlockSize()
 	for p := q.computed; p < q.computed+n; p++ {
 		b.Tokens = append(b.Tokens, q.Tokens[p])

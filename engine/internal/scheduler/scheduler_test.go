@@ -25,7 +25,10 @@ type rig struct {
 
 func newRig(t require.TestingT, cfg Config, blocks, blockSize int, prefix bool) *rig {
 	cache := kvcache.New(blocks, blockSize, prefix)
-	r := &rig{Scheduler: New(cfg, cache), cache: cache, run: &fakerunner.Runner{BlockSize: blockSize, Vocab: vocab}, promptLP: map[*Seq]map[int]sample.Logprob{}}
+	r := &rig{
+		Scheduler: New(cfg, cache), cache: cache, run: &fakerunner.Runner{BlockSize: blockSize, Vocab: vocab},
+		promptLP: map[*Seq]map[int]sample.Logprob{},
+	}
 	require.NoError(t, r.run.AllocateKV(blocks))
 	return r
 }
@@ -102,8 +105,18 @@ func TestSteps(t *testing.T) {
 		{"prompt, then one token a step", Config{4, 64, true}, []*Seq{seq(ids(5, 0), 3)}, []int{5, 1, 1}},
 		{"two prompts share a step", Config{4, 64, true}, []*Seq{seq(ids(5, 0), 2), seq(ids(7, 9), 2)}, []int{12, 2}},
 		{"a long prompt in chunks", Config{4, 8, true}, []*Seq{seq(ids(20, 0), 2)}, []int{8, 8, 4, 1}},
-		{"a running sequence comes before a chunk", Config{4, 8, true}, []*Seq{seq(ids(6, 0), 3), seq(ids(10, 9), 2)}, []int{8, 8, 2, 1}},
-		{"whole prompts only: the second waits for a step with room", Config{4, 8, false}, []*Seq{seq(ids(6, 0), 2), seq(ids(7, 9), 2)}, []int{6, 8, 1}},
+		{
+			"a running sequence comes before a chunk",
+			Config{4, 8, true},
+			[]*Seq{seq(ids(6, 0), 3), seq(ids(10, 9), 2)},
+			[]int{8, 8, 2, 1},
+		},
+		{
+			"whole prompts only: the second waits for a step with room",
+			Config{4, 8, false},
+			[]*Seq{seq(ids(6, 0), 2), seq(ids(7, 9), 2)},
+			[]int{6, 8, 1},
+		},
 		{"max seqs", Config{1, 64, true}, []*Seq{seq(ids(5, 0), 2), seq(ids(7, 9), 1)}, []int{5, 1, 7}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -196,7 +209,7 @@ func TestPromptLogprobs(t *testing.T) {
 }
 
 // Whatever the sizes, the budget and the order of arrivals and departures: each sequence gives what
-// it gives alone.
+// it returns alone.
 func TestAnyScheduleGivesTheSameOutput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 5).Draw(t, "block size")

@@ -88,7 +88,7 @@ func (t *trie) add(content string, token *addedToken) {
 	}
 }
 
-// longest gives the longest token at s[i:], and its length.
+// longest returns the longest token at s[i:], and its length.
 func (t *trie) longest(s string, i int) (token *addedToken, length int) {
 	node := int32(0)
 	for j := i; j < len(s); j++ {

@@ -17,8 +17,10 @@ func oddText(t *rapid.T) string {
 		rapid.StringMatching(`[a-zA-Z ',.0-9▁]{1,12}`),
 		rapid.String(),
 		rapid.SampledFrom([]string{
-			" ", "          ", "▁▁", "\n\n", "\u3000", "é", "e\u0301", "ﬁ", "\u212a", "\U0001d400", "\U0001d41a\u0323\u0302",
-			"日本", "\xff", "\xf0\x9f", "<s>", "</s>", "<0x41>", "<unk>", "한", "\u1112\u1161\u11ab", "the storm's engine ", "\u0080",
+			" ", "          ", "▁▁", "\n\n", "\u3000", "é", "e\u0301", "ﬁ", "\u212a", "\U0001d400",
+			"\U0001d41a\u0323\u0302",
+			"日本", "\xff", "\xf0\x9f", "<s>", "</s>", "<0x41>", "<unk>", "한", "\u1112\u1161\u11ab",
+			"the storm's engine ", "\u0080",
 		}),
 	), 0, 20)
 	return strings.Join(parts.Draw(t, "parts"), "")
@@ -52,7 +54,8 @@ func TestNoSeamsWithMergedBytes(t *testing.T) {
 // What a length says about the number of tokens is never more than there are, and EncodeAtMost
 // refuses exactly what has too many.
 func TestEncodeAtMost(t *testing.T) {
-	odd, err := Parse([]byte(file("normalizer", `{"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Lowercase"}]}`)))
+	odd, err := Parse([]byte(file("normalizer",
+		`{"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Lowercase"}]}`)))
 	require.NoError(t, err)
 	strips, err := Parse([]byte(file("added_tokens", `[{"id":5,"content":"<s>","lstrip":true,"rstrip":true}]`)))
 	require.NoError(t, err)

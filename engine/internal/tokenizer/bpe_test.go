@@ -32,7 +32,8 @@ func TestHeapAndScanAgree(t *testing.T) {
 // A text of n bytes must take about n log n at worst: what is quadratic takes 64 times as long for
 // 8 times the length.
 func TestNothingIsQuadratic(t *testing.T) {
-	spaces, err := Parse([]byte(file("added_tokens", `[{"id":5,"content":"  ","lstrip":true,"rstrip":true},{"id":6,"content":"   ","rstrip":true}]`)))
+	spaces, err := Parse([]byte(file("added_tokens",
+		`[{"id":5,"content":"  ","lstrip":true,"rstrip":true},{"id":6,"content":"   ","rstrip":true}]`)))
 	require.NoError(t, err)
 	for _, row := range []struct {
 		name, unit string
@@ -46,7 +47,7 @@ func TestNothingIsQuadratic(t *testing.T) {
 	} {
 		best := map[int]time.Duration{12_500: time.Hour, 100_000: time.Hour}
 		// Quadratic work takes 64 times as long in every round; linear work takes 8 times as long
-		// in a round that nobody disturbs.
+		// in a round that no one disturbs.
 		linear := func() bool {
 			for n := range best {
 				word := strings.Repeat(row.unit, n/len(row.unit))
@@ -57,7 +58,8 @@ func TestNothingIsQuadratic(t *testing.T) {
 			return best[100_000] < 24*max(best[12_500], 100*time.Microsecond)
 		}
 		for round := 0; !linear(); round++ {
-			require.Less(t, round, 50, "%s: 12 500 bytes took %v, 100 000 took %v", row.name, best[12_500], best[100_000])
+			require.Less(t, round, 50, "%s: 12 500 bytes took %v, 100 000 took %v", row.name, best[12_500],
+				best[100_000])
 		}
 	}
 }

@@ -27,13 +27,13 @@ func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
 	return s
 }
 
-// Push adds a token and gives the text that is now certain, often "".
+// Push adds a token and returns the text that is now certain, often "".
 func (s *Stream) Push(id int32) string {
 	s.feed(id)
 	return s.take()
 }
 
-// Flush ends the stream and gives the rest. A character that was never finished is U+FFFD.
+// Flush ends the stream and returns the rest. A character that was never finished is U+FFFD.
 func (s *Stream) Flush() string {
 	for i := range s.steps {
 		s.steps[i].end(func(text string) { s.run(i+1, text) })

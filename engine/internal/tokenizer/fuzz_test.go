@@ -14,9 +14,11 @@ import (
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(file("model", tinyModel)))
 	f.Add([]byte(file("pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":true},{"type":"ByteLevel","add_prefix_space":true}]}`)))
-	f.Add([]byte(file("normalizer", `{"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Lowercase"},{"type":"Prepend","prepend":"▁"}]}`)))
+	f.Add([]byte(file("normalizer",
+		`{"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Lowercase"},{"type":"Prepend","prepend":"▁"}]}`)))
 	f.Add([]byte(file("decoder", `{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}`)))
-	f.Add([]byte(file("added_tokens", `[{"id":9,"content":"<s>","lstrip":true,"rstrip":true,"single_word":true,"normalized":true,"special":true}]`)))
+	f.Add([]byte(file("added_tokens",
+		`[{"id":9,"content":"<s>","lstrip":true,"rstrip":true,"single_word":true,"normalized":true,"special":true}]`)))
 	f.Add([]byte(file("post_processor", `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"x"}},{"Sequence":{"id":"A"}}],"special_tokens":{"x":{"ids":[1]}}}`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		tok, err := Parse(data)
@@ -38,7 +40,7 @@ func FuzzParse(f *testing.F) {
 }
 
 // FuzzEncodeDecode: any string gives ids of the vocabulary, a byte-level tokenizer without
-// normalizer gives the string back, and the stream's pieces are Decode's text.
+// normalizer returns the string back, and the stream's pieces are Decode's text.
 func FuzzEncodeDecode(f *testing.F) {
 	for _, ref := range readReferences(f, filepath.Join("testdata", "gpt2", "golden.json")) {
 		if ref.Text != nil {

@@ -37,7 +37,10 @@ func load(tb testing.TB, name string) *Tokenizer {
 	return tok
 }
 
-var made = []string{"gpt2", "llama3", "qwen2", "qwen35", "cl100k", "o200k", "tekken", "deepseek", "llama2", "mistral", "metaspace"}
+var made = []string{
+	"gpt2", "llama3", "qwen2", "qwen35", "cl100k", "o200k", "tekken", "deepseek", "llama2", "mistral",
+	"metaspace",
+}
 
 func TestEqualToHuggingFace(t *testing.T) {
 	for _, name := range made {

@@ -90,7 +90,9 @@ func (p *parser) kind(field string, raw json.RawMessage) string {
 const maxDepth = 8
 
 // sequence calls each for the members of a Sequence.
-func (p *parser) sequence(t *Tokenizer, field, key string, raw json.RawMessage, each func(*Tokenizer, string, json.RawMessage)) {
+func (p *parser) sequence(t *Tokenizer, field, key string, raw json.RawMessage,
+	each func(*Tokenizer, string, json.RawMessage),
+) {
 	if strings.Count(field, "[") == maxDepth {
 		p.fail(field, "nested too deep", "", fmt.Sprintf("at most %d levels", maxDepth))
 	}
@@ -140,7 +142,8 @@ func (p *parser) normalizer(t *Tokenizer, field string, raw json.RawMessage) {
 	case "Strip":
 		n = strip(c.StripLeft, c.StripRight)
 	default:
-		p.fail(field+".type", "unknown normalizer", strconv.Quote(kind), "one of NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, Sequence")
+		p.fail(field+".type", "unknown normalizer", strconv.Quote(kind),
+			"one of NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, Sequence")
 	}
 	t.normalize = append(t.normalize, n)
 }
@@ -170,7 +173,8 @@ func (p *parser) replace(field string, m matcher, content string) normalizer {
 		p.growth = min(p.growth, most) * min(grow, most)
 	}
 	if p.growth > most {
-		p.fail(field+".content", "replacements make the text too long", fmt.Sprintf("%d times or more", p.growth), fmt.Sprintf("at most %d times", most))
+		p.fail(field+".content", "replacements make the text too long", fmt.Sprintf("%d times or more", p.growth),
+			fmt.Sprintf("at most %d times", most))
 	}
 	return replace(old, content)
 }
@@ -214,7 +218,8 @@ func (p *parser) preTokenizer(t *Tokenizer, field string, raw json.RawMessage) {
 	case "Metaspace":
 		t.split = append(t.split, p.metaspace(field, raw))
 	default:
-		p.fail(field+".type", "unknown pre-tokenizer", strconv.Quote(kind), "one of ByteLevel, Split, Digits, Metaspace, Sequence")
+		p.fail(field+".type", "unknown pre-tokenizer", strconv.Quote(kind),
+			"one of ByteLevel, Split, Digits, Metaspace, Sequence")
 	}
 }
 
@@ -229,7 +234,8 @@ func (p *parser) splitBy(field string, raw json.RawMessage) splitBy {
 	p.read(field, raw, &c)
 	b, ok := behaviors[c.Behavior]
 	if !ok {
-		p.fail(field+".behavior", "unknown", strconv.Quote(c.Behavior), "one of "+strings.Join(slices.Sorted(maps.Keys(behaviors)), ", "))
+		p.fail(field+".behavior", "unknown", strconv.Quote(c.Behavior),
+			"one of "+strings.Join(slices.Sorted(maps.Keys(behaviors)), ", "))
 	}
 	p.limits.drops = p.limits.drops || b == removed
 	if c.Pattern.Regex == nil {
@@ -264,10 +270,12 @@ func (p *parser) metaspace(field string, raw json.RawMessage) metaspace {
 	if c.PrependScheme != nil {
 		s, ok := schemes[*c.PrependScheme]
 		if !ok {
-			p.fail(field+".prepend_scheme", "unknown", strconv.Quote(*c.PrependScheme), "one of "+strings.Join(slices.Sorted(maps.Keys(schemes)), ", "))
+			p.fail(field+".prepend_scheme", "unknown", strconv.Quote(*c.PrependScheme),
+				"one of "+strings.Join(slices.Sorted(maps.Keys(schemes)), ", "))
 		}
 		if m.scheme == never && s != never {
-			p.fail(field+".prepend_scheme", "contradicts add_prefix_space", *c.PrependScheme, "never, or no add_prefix_space: false")
+			p.fail(field+".prepend_scheme", "contradicts add_prefix_space", *c.PrependScheme,
+				"never, or no add_prefix_space: false")
 		}
 		m.scheme = s
 	}
@@ -285,7 +293,8 @@ func (p *parser) postProcessor(t *Tokenizer, field string, raw json.RawMessage) 
 	case "TemplateProcessing":
 		t.post = append(t.post, p.template(t, field, raw))
 	default:
-		p.fail(field+".type", "unknown post-processor", strconv.Quote(kind), "one of TemplateProcessing, ByteLevel, Sequence")
+		p.fail(field+".type", "unknown post-processor", strconv.Quote(kind),
+			"one of TemplateProcessing, ByteLevel, Sequence")
 	}
 }
 
@@ -374,14 +383,16 @@ func (p *parser) decoder(t *Tokenizer, field string, raw json.RawMessage) {
 		m := p.metaspace(field, raw)
 		d = func() decoder { return &metaspaceDecoder{replacement: m.replacement, added: m.scheme != never} }
 	default:
-		p.fail(field+".type", "unknown decoder", strconv.Quote(kind), "one of ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, Sequence")
+		p.fail(field+".type", "unknown decoder", strconv.Quote(kind),
+			"one of ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, Sequence")
 	}
 	t.decoders = append(t.decoders, d)
 }
 
 func (p *parser) strip(field, char string, start, stop int) newDecoder {
 	if utf8.RuneCountInString(char) != 1 || start < 0 || stop < 0 {
-		p.fail(field, "bad Strip", fmt.Sprintf("%q, start %d, stop %d", char, start, stop), "one character and counts that are not negative")
+		p.fail(field, "bad Strip", fmt.Sprintf("%q, start %d, stop %d", char, start, stop),
+			"one character and counts that are not negative")
 	}
 	if p.fused {
 		return func() decoder { return &stripText{char: char, start: start, stop: stop} }

@@ -27,7 +27,10 @@ func (p *parser) model(t *Tokenizer, raw json.RawMessage) {
 	if c.Dropout != nil && *c.Dropout != 0 {
 		p.fail("model.dropout", "random merges are not supported", fmt.Sprint(*c.Dropout), "null or 0")
 	}
-	for field, v := range map[string]*string{"model.continuing_subword_prefix": c.Prefix, "model.end_of_word_suffix": c.Suffix} {
+	for field, v := range map[string]*string{
+		"model.continuing_subword_prefix": c.Prefix,
+		"model.end_of_word_suffix":        c.Suffix,
+	} {
 		if v != nil && *v != "" {
 			p.fail(field, "not supported", strconv.Quote(*v), "null")
 		}
@@ -48,7 +51,8 @@ func (p *parser) model(t *Tokenizer, raw json.RawMessage) {
 		m.byteIDs[b] = idOr(c.Vocab, string(byteToRune[b]))
 		m.fallback[b] = idOr(c.Vocab, fmt.Sprintf("<0x%02X>", b))
 		if m.byteLevel && m.byteFallback && m.byteIDs[b] < 0 {
-			p.fail("model.byte_fallback", "not supported with a ByteLevel pre-tokenizer", fmt.Sprintf("no token for byte 0x%02X", b), "all 256 bytes in the vocabulary")
+			p.fail("model.byte_fallback", "not supported with a ByteLevel pre-tokenizer",
+				fmt.Sprintf("no token for byte 0x%02X", b), "all 256 bytes in the vocabulary")
 		}
 	}
 	if !m.byteLevel { // whose pieces are words
@@ -119,7 +123,8 @@ func (p *parser) merges(vocab map[string]int32, list []mergePair) map[uint64]mer
 		token := func(s string) int32 {
 			id, ok := vocab[s]
 			if !ok {
-				p.fail("model.merges", fmt.Sprintf("merge %d has or makes a token that the vocabulary lacks", i), strconv.Quote(s), "a token of the vocabulary")
+				p.fail("model.merges", fmt.Sprintf("merge %d has or makes a token that the vocabulary lacks", i),
+					strconv.Quote(s), "a token of the vocabulary")
 			}
 			return id
 		}
@@ -142,7 +147,8 @@ func (p *parser) vocabulary(t *Tokenizer, added []addedToken) {
 	}
 	for _, a := range added {
 		if id, ok := t.ids[a.Content]; ok && id != a.ID {
-			p.fail("added_tokens", fmt.Sprintf("%q has two ids", a.Content), fmt.Sprintf("%d here and %d in model.vocab", a.ID, id), "one")
+			p.fail("added_tokens", fmt.Sprintf("%q has two ids", a.Content),
+				fmt.Sprintf("%d here and %d in model.vocab", a.ID, id), "one")
 		}
 		if a.ID < 0 {
 			p.fail("added_tokens", "negative id", fmt.Sprintf("%q: %d", a.Content, a.ID), "")
@@ -152,12 +158,14 @@ func (p *parser) vocabulary(t *Tokenizer, added []addedToken) {
 	}
 	// Real vocabularies have few gaps: a huge id must not make a huge table.
 	if most := 4*len(t.ids) + 1<<16; int(highest) > most || highest == math.MaxInt32 {
-		p.fail("model.vocab", "ids too sparse", fmt.Sprintf("id %d among %d tokens", highest, len(t.ids)), fmt.Sprintf("at most %d", most))
+		p.fail("model.vocab", "ids too sparse", fmt.Sprintf("id %d among %d tokens", highest, len(t.ids)),
+			fmt.Sprintf("at most %d", most))
 	}
 	t.tokens, t.known = make([]string, highest+1), make([]bool, highest+1)
 	for token, id := range t.ids {
 		if t.known[id] {
-			p.fail("model.vocab", fmt.Sprintf("id %d has two tokens", id), fmt.Sprintf("%q and %q", t.tokens[id], token), "one")
+			p.fail("model.vocab", fmt.Sprintf("id %d has two tokens", id),
+				fmt.Sprintf("%q and %q", t.tokens[id], token), "one")
 		}
 		t.tokens[id], t.known[id] = token, true
 	}

@@ -28,7 +28,8 @@ const (
 )
 
 var behaviors = map[string]behavior{
-	"Removed": removed, "Isolated": isolated, "MergedWithPrevious": mergedWithPrevious, "MergedWithNext": mergedWithNext, "Contiguous": contiguous,
+	"Removed": removed, "Isolated": isolated, "MergedWithPrevious": mergedWithPrevious,
+	"MergedWithNext": mergedWithNext, "Contiguous": contiguous,
 }
 
 // splitBy splits at the matches of a pattern (with invert, at what it does not match).

@@ -71,7 +71,8 @@ var patterns = map[string]pattern{
 	`\p{N}{1,3}`:   runs{of: number, most: 3},
 	`[一-龥぀-ゟ゠-ヿ]+`: cjk{},
 	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+": words{
-		lead: letter | punct | symbol | newline, letters: withMarks, noDigits: true, asciiWord: true, properPunct: true, newlines: true,
+		lead: letter | punct | symbol | newline, letters: withMarks, noDigits: true, asciiWord: true, properPunct: true,
+		newlines: true,
 	},
 }
 

@@ -55,7 +55,8 @@ func TestPendingIsTheRest(t *testing.T) {
 	for _, name := range []string{"llama3", "llama2", "metaspace"} {
 		tok := load(t, name)
 		rapid.Check(t, func(t *rapid.T) {
-			ids := rapid.SliceOf(rapid.Int32Range(-1, min(300, int32(tok.VocabSize())))).Draw(t, "ids") // the bytes are among the first
+			// the bytes are among the first
+			ids := rapid.SliceOf(rapid.Int32Range(-1, min(300, int32(tok.VocabSize())))).Draw(t, "ids")
 			s, pieces := tok.NewStream(false), ""
 			for i, id := range ids {
 				pieces += s.Push(id)
@@ -67,7 +68,7 @@ func TestPendingIsTheRest(t *testing.T) {
 	}
 }
 
-// A character whose bytes are several tokens must come out whole: nobody may see U+FFFD in the
+// A character whose bytes are several tokens must come out whole: no one may see U+FFFD in the
 // middle of a stream.
 func TestStreamHoldsUnfinishedCharactersBack(t *testing.T) {
 	const text = "crab 🦀🧬, snowman ☃, 𠀀𠀁 and on"
@@ -105,7 +106,8 @@ func TestStreamEndsInsideACharacter(t *testing.T) {
 }
 
 func TestStripOfTheWholeText(t *testing.T) {
-	tok, err := Parse([]byte(file("decoder", `{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Strip","content":"a","start":2,"stop":1}]}`)))
+	tok, err := Parse([]byte(file("decoder",
+		`{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Strip","content":"a","start":2,"stop":1}]}`)))
 	require.NoError(t, err)
 	for _, row := range []struct {
 		why, in, out string

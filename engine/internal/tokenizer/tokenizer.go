@@ -154,5 +154,5 @@ func (t *Tokenizer) Token(id int32) string {
 	return t.tokens[id]
 }
 
-// IsSpecial says whether id is a special token (one that skipSpecial leaves out).
+// IsSpecial reports whether id is a special token (one that skipSpecial leaves out).
 func (t *Tokenizer) IsSpecial(id int32) bool { return t.added.special[id] }

@@ -38,10 +38,10 @@ var someValue = rapid.Custom(func(t *rapid.T) everything { return draw(t, 2) })
 
 func draw(t *rapid.T, depth int) everything {
 	v := everything{
-		B: rapid.Bool().Draw(t, "B"), I: rapid.Int().Draw(t,
-			"I"), I32: named(rapid.Int32().Draw(t, "I32")), U: uintptr(rapid.Uint64().Draw(t, "U")),
-		F: rapid.Float64().Draw(t, "F"), G: rapid.Float32().Draw(t,
-			"G"), S: string(rapid.SliceOf(rapid.Byte()).Draw(t, "S")),
+		B: rapid.Bool().Draw(t, "B"), I: rapid.Int().Draw(t, "I"), I32: named(rapid.Int32().Draw(t, "I32")),
+		U: uintptr(rapid.Uint64().Draw(t, "U")),
+		F: rapid.Float64().Draw(t, "F"), G: rapid.Float32().Draw(t, "G"),
+		S:    string(rapid.SliceOf(rapid.Byte()).Draw(t, "S")),
 		Took: time.Duration(rapid.Int64().Draw(t, "Took")),
 	}
 	some := func(name string) bool { return rapid.Bool().Draw(t, name) } // else it stays nil

@@ -167,8 +167,8 @@ func (x *explainer) sibling(pointed, target view, from *Step) *Step {
 	}
 	return &Step{
 		Kind: "object", Name: name, Addr: uintptr(pointed.base), key: "*" + pointed.t.String(),
-		Edge: fmt.Sprintf("%+d bytes in the same allocation",
-			off), Note: "points to this part of an allocation, which " + keepsWhole,
+		Edge: fmt.Sprintf("%+d bytes in the same allocation", off),
+		Note: "points to this part of an allocation, which " + keepsWhole,
 	}
 }
 

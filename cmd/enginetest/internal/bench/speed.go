@@ -11,9 +11,9 @@ import (
 
 // speed measures a batch of prompts with one token each, and then decoding: outputs of prompts of
 // one token, so that every step is one of decoding and nothing has to be subtracted.
-func (o Options) speed(ctx context.Context, e *engine.Engine, batch int, memory *Bandwidth, stepBytes int64) ([]Result,
-	error,
-) {
+func (o Options) speed(ctx context.Context, e *engine.Engine, batch int, memory *Bandwidth,
+	stepBytes int64,
+) ([]Result, error) {
 	if _, err := e.Generate(ctx, o.requests(batch, o.Prompt, 2, 0)...); err != nil { // pages are touched, caches warm
 		return nil, err
 	}

@@ -14,7 +14,8 @@ func TestParse(t *testing.T) {
 			"go test -json -race ./...", "go test -json -race -run=^A$ -count=1 p", "./...",
 		},
 		"go -C x test -run TestB -count 3 -tags=a ./a ./b -args -v x": {
-			"go -C x test -json -run TestB -count 3 -tags=a ./a ./b -args -v x", "go -C x test -json -tags=a -run=^A$ -count=1 p -args -v x", "./a ./b",
+			"go -C x test -json -run TestB -count 3 -tags=a ./a ./b -args -v x",
+			"go -C x test -json -tags=a -run=^A$ -count=1 p -args -v x", "./a ./b",
 		},
 		"go test -json -v ./a -timeout 5m": {
 			"go test -json -v -timeout 5m ./a", "go test -json -v -timeout 5m -run=^A$ -count=1 p", "./a",

@@ -87,7 +87,8 @@ func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 		}
 	}
 	if len(b.Tokens) != len(b.Positions) || len(b.Tokens) != len(b.Slots) {
-		return nil, fmt.Errorf("fakerunner: %d tokens, %d positions, %d slots", len(b.Tokens), len(b.Positions), len(b.Slots))
+		return nil, fmt.Errorf("fakerunner: %d tokens, %d positions, %d slots", len(b.Tokens), len(b.Positions),
+			len(b.Slots))
 	}
 	written := map[int32]bool{}
 	for i, slot := range b.Slots {
