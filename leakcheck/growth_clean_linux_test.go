@@ -165,7 +165,9 @@ func TestSmallLeak(t *testing.T) {
 			kept = append(kept, make([]byte, 1<<10))
 			startAndStop(false)
 		}, leakcheck.GrowthAllowed(512), leakcheck.WithoutPaths())
-		require.ErrorContains(t, err, "Go heap: 1.", "%s%v", rep.Table(), rep.Trends)
+		require.ErrorContains(t, err, "leakcheck: Go heap: ", "%s%v", rep.Table(), rep.Trends)
+		require.Equal(t, "Go heap", rep.Trends[0].Measure)
+		require.InDelta(t, 1024, rep.Trends[0].PerRound, 512, "%s%v", rep.Table(), rep.Trends)
 		runtime.KeepAlive(kept)
 	}
 }
