@@ -41,7 +41,7 @@ var lifecycle = []property{
 	},
 	{
 		name:  "lifecycle/ends while streaming",
-		why:   "a stream that nobody ends keeps its reader, and through it the engine",
+		why:   "a stream that no one ends keeps its reader, and through it the engine",
 		needs: []Capability{Streaming},
 		check: endsStreaming,
 	},
@@ -91,7 +91,7 @@ func (c *check) own() (*live, error) {
 	return c.fresh()
 }
 
-const longAnswer = 400 // tokens of an answer that is to be interrupted
+const longAnswer = 400 // tokens of an answer that gets interrupted
 
 func endsInFlight(c *check) error {
 	l, err := c.own()

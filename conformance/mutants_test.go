@@ -111,10 +111,7 @@ func build(t *testing.T, ms ...mutant) (program string) {
 	require.NoError(t, err)
 	dir := t.TempDir()
 	overlay, err := plant(root, dir, ms...)
-	if err != nil && os.Getenv("ENGINETEST_LONG") == "" {
-		t.Skipf("the engine has changed where a mutant is planted, which a long run reports: %v", err)
-	}
-	require.NoError(t, err)
+	require.NoError(t, err, "the engine has changed where a mutant is planted")
 	program = filepath.Join(dir, "subject")
 	out, err := exec.Command("go", "build", "-overlay", overlay, "-o", program, "./internal/subject").CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -174,6 +171,20 @@ func TestMutantsTogether(t *testing.T) {
 	found := verdicts(t, build(t, some...), exactly(properties...), "")
 	for _, m := range some {
 		assert.Equal(t, conformance.Fails, found[m.property].Verdict, "%s does not find: %s", m.property, m.name)
+	}
+}
+
+// TestEveryMutantFits plants each defect without building it: an edit of the engine that makes one
+// obsolete fails here, and not only in a long run.
+func TestEveryMutantFits(t *testing.T) {
+	root, err := filepath.Abs("..")
+	require.NoError(t, err)
+	if _, err := os.Stat(filepath.Join(root, "engine", "core.go")); err != nil {
+		t.Skipf("the engine's sources are not here: %v", err)
+	}
+	for _, m := range mutants(t) {
+		_, err := plant(root, t.TempDir(), m)
+		assert.NoError(t, err, m.name)
 	}
 }
 

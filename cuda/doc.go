@@ -37,8 +37,8 @@
 //
 //	cuda: Alloc: the context of rank 0 is dead since cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; close the worker; only a new process can use CUDA again
 //
-// After such an error the process's workers on all devices are dead, and NVIDIA's driver gives it
-// no context any more ([DeadProcessError], matches ErrProcessDead). Free and Close still work;
+// After such an error the process's workers on all devices are dead, and NVIDIA's driver refuses
+// it any new context ([DeadProcessError], matches ErrProcessDead). Free and Close still work;
 // Close reports what outlives the context (async, VMM, pools) as not freed:
 //
 //	cuda: no context for rank 1 on NVIDIA H200 (…): cuda: no context in this process any more, since rank 0 met cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; only a new process can use CUDA again: run the engine in a child (forkproc.Run, engine.ChildProcess)

@@ -147,7 +147,7 @@ func (e *DeadError) Unwrap() []error { return []error{ErrContextDead, e.First} }
 
 const onlyANewProcess = "only a new process can use CUDA again"
 
-// DeadProcessError says that the driver gives this process no context any more, on any device,
+// DeadProcessError says that the driver refuses this process any new context, on any device,
 // because an earlier error (an illegal address, a failed launch) left the process in a state that
 // only its end repairs. What outlives a context and had not been freed before that error stays on
 // the device as long as the process lives. It matches ErrProcessDead and the driver's Code.

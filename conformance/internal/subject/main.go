@@ -27,7 +27,7 @@ func main() {
 func run() error {
 	child := flag.Bool("child", false, "run the engine's core in a child process")
 	served := flag.Bool("served", false, "run the engine as a server in a process of its own")
-	devices := flag.Int("devices", 1, "share the model among so many emulated devices")
+	devices := flag.Int("devices", 1, "number of emulated devices that share the model")
 	only := flag.String("only", "", "check only properties that match `regexp`")
 	draws := flag.Int("draws", 5000, "tokens to draw")
 	short := flag.Bool("short", true, "run the short suite")

@@ -14,9 +14,9 @@ import (
 // fewestLives is how many it takes to tell growth from noise.
 const fewestLives = 8
 
-// lives is the cost of a whole life, and whether lives add up: each is opened, gives one token, and
-// is shut down and proved gone (its ledger, goroutines, descriptors, references). What is left of
-// all of them together shows as growth from one to the next.
+// lives is the cost of a whole life, and whether lives add up: each is opened, generates one token,
+// and is shut down and proved gone (its ledger, goroutines, descriptors, references). What is left
+// of all of them together shows as growth from one to the next.
 func lives(ctx context.Context, n int, life func(context.Context) error) ([]Result, error) {
 	took := make([]float64, 0, n)
 	var failed error

@@ -14,7 +14,7 @@ import (
 	"github.com/enginetest/enginetest/fixtures"
 )
 
-// fakeBench is a llama-bench that gives numbers; it fails unless it is asked for a GGUF file that
+// fakeBench is a llama-bench that prints numbers; it fails unless it is asked for a GGUF file that
 // is there.
 func fakeBench(t *testing.T, script string) string {
 	t.Helper()
