@@ -125,33 +125,3 @@ func (k *checked) load() load {
 	each := bytesPerSeq + 4*(tokens+int64(min(k.rules.maxTokens, 64)))
 	return load{seqs: n, bytes: shared + n*each}
 }
-
-// precheck refuses a call for its number of sequences, before any work is done on its requests.
-func (c *core) precheck(reqs []Request, own *callClient) error {
-	need := loads{}
-	for i := range reqs {
-		n := reqs[i].Sampling.N
-		if n < 1 || n > maxSeqsOfRequest { // refused by its own bound, if it is not 1
-			n = 1
-		}
-		need.add(clientOf(&reqs[i], own), load{seqs: int64(n), bytes: int64(len(reqs[i].Prompt))})
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.state.refusal(c.cause); err != nil {
-		return err
-	}
-	for client, l := range need {
-		if err := c.held.refusal(client, l); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// reserve counts requests that are about to be made.
-func (c *core) reserve(need loads) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.held.reserve(need)
-}

@@ -37,7 +37,7 @@ func heldBy(e *Engine) load {
 	c := e.b.(*core)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.held.total
+	return c.loop.reqs.held.total
 }
 
 // A client gets at most as much as it leaves free, and a newcomer always finds something.

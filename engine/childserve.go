@@ -188,7 +188,7 @@ func (s *coreServer) open(ctx context.Context, cfg Config) (opened, error) {
 	e, err := open(ctx, cfg, func(c *core) (model, error) {
 		// Not flush: a message wakes the parent on this processor, and the step would wait. The
 		// sender has its turn as callers in process have.
-		c.published = s.notify
+		c.loop.published = s.notify
 		c.faults.announce = func(reports []FaultReport) {
 			s.tell(func(n *event) { n.Faults = reports })
 			s.flush() // now: the fault may be the end of this process
@@ -283,11 +283,4 @@ func (s *coreServer) shutdown(ctx context.Context, _ none) (closed, error) {
 	s.flush()
 	err := c.shutdown(ctx)
 	return closed{c.shutdownReport(), c.faultReports(), c.counters(), pack(c.failure()), pack(err)}, nil
-}
-
-// failure is what the engine failed of, if it did.
-func (c *core) failure() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.cause
 }

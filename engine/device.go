@@ -35,13 +35,13 @@ func checkDevice(device string, n int) error {
 // newRunner makes the runner of the configured device, or devices, and writes down which they are.
 // The checkpoint is the runner's from then on.
 func newRunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error) {
-	gpus, err := c.gpus()
+	gpus, err := findGPUs(&c.cfg)
 	if err != nil {
 		_ = ckpt.Close() // the first error is the one to report
 		return nil, err
 	}
 	if len(gpus) == 0 {
-		return c.onCPU(ckpt)
+		return newCPURunner(c, ckpt)
 	}
 	var ids []string
 	for _, v := range gpus {
@@ -59,7 +59,7 @@ func newRunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error)
 	return cudarunner.New(ckpt, o)
 }
 
-func (c *core) onCPU(ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error) {
+func newCPURunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error) {
 	c.cfg.Device = "cpu"
 	o := cpurunner.Options{
 		Threads: c.cfg.Threads, BlockSize: c.cfg.BlockSize, MaxModelLen: c.cfg.MaxModelLen,
@@ -72,27 +72,27 @@ func (c *core) onCPU(ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error) {
 	return cpurunner.New(ckpt, o)
 }
 
-// gpus finds the configured GPUs; none is the CPU. "" takes the first ones if there are enough that
+// findGPUs finds the configured GPUs; none is the CPU. "" takes the first ones if there are enough that
 // the kernels run on.
-func (c *core) gpus() ([]cuda.Device, error) {
-	if c.cfg.Device == "cpu" {
+func findGPUs(cfg *Config) ([]cuda.Device, error) {
+	if cfg.Device == "cpu" {
 		return nil, nil
 	}
 	driver, err := cuda.Open()
-	if err != nil && c.cfg.Device == "" {
+	if err != nil && cfg.Device == "" {
 		return nil, nil
 	}
 	var gpus []cuda.Device
 	if err == nil {
-		gpus, err = pickGPUs(driver, c.cfg.Device, c.cfg.TensorParallel)
+		gpus, err = pickGPUs(driver, cfg.Device, cfg.TensorParallel)
 	}
-	if c.cfg.Device == "" && (err != nil || slices.ContainsFunc(gpus, func(v cuda.Device) bool {
+	if cfg.Device == "" && (err != nil || slices.ContainsFunc(gpus, func(v cuda.Device) bool {
 		return v.Major < 8
 	})) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("device %s: %w", c.cfg.Device, err)
+		return nil, fmt.Errorf("device %s: %w", cfg.Device, err)
 	}
 	return gpus, nil
 }

@@ -22,7 +22,17 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return e.b.drain(ctx)
 }
 
-// drain is a core's drain, from start to finish.
+// drainer lets the requests of an engine finish.
+type drainer struct {
+	life *lifecycle
+	box  *mailbox
+	reqs *requestTable
+	out  *outputProcessor
+
+	now *drain // guarded by the lifecycle's lock; nil: none was asked for
+}
+
+// drain is one drain, from start to finish.
 type drain struct {
 	began time.Time
 	live  int           // requests at the begin
@@ -30,61 +40,58 @@ type drain struct {
 	err   error
 }
 
-func (c *core) drain(ctx context.Context) error {
-	c.mu.Lock()
-	d := c.draining
-	if d == nil {
-		if !c.state.to(Draining) {
-			defer c.mu.Unlock()
-			return c.state.refusal(c.cause)
+func (d *drainer) drain(ctx context.Context) error {
+	d.life.mu.Lock()
+	one := d.now
+	if one == nil {
+		if !d.life.state.to(Draining) {
+			defer d.life.mu.Unlock()
+			return d.life.refusal()
 		}
-		d = &drain{began: time.Now(), live: len(c.requests), over: make(chan struct{})}
-		c.draining = d
-		if d.live == 0 {
-			c.drained(nil)
+		one = &drain{began: time.Now(), live: len(d.reqs.live), over: make(chan struct{})}
+		d.now = one
+		if one.live == 0 {
+			d.finish(nil)
 		}
 	}
-	c.mu.Unlock()
-	stop := context.AfterFunc(ctx, func() { c.cutDrain(context.Cause(ctx)) })
+	d.life.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() { d.cut(context.Cause(ctx)) })
 	defer stop()
-	<-d.over
-	return d.err
+	<-one.over
+	return one.err
 }
 
-// cutDrain aborts what has not finished.
-func (c *core) cutDrain(cause error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	d := c.draining
-	if d.ended() {
+// cut aborts what has not finished.
+func (d *drainer) cut(cause error) {
+	d.life.mu.Lock()
+	defer d.life.mu.Unlock()
+	one := d.now
+	if one.ended() {
 		return
 	}
-	var live []*request
-	for _, r := range c.requests {
-		live = append(live, r)
-	}
-	c.drained(fmt.Errorf("engine: drain: %d of %d requests aborted after %s: %w", len(live), d.live,
-		time.Since(d.began).Round(time.Millisecond), cause))
-	c.post(func() {
+	live := d.reqs.list()
+	d.finish(fmt.Errorf("engine: drain: %d of %d requests aborted after %s: %w", len(live), one.live,
+		time.Since(one.began).Round(time.Millisecond), cause))
+	d.box.post(func() {
 		for _, r := range live {
-			c.endRequest(r, FinishAbort, fmt.Errorf("%w: the drain ended before request %s did", ErrStopped, r.id))
+			d.out.end(r, FinishAbort, fmt.Errorf("%w: the drain ended before request %s did", ErrStopped, r.id))
 		}
 	})
 }
 
-// drained ends the drain, if there is one that goes on; the caller holds the lock.
-func (c *core) drained(err error) {
-	d := c.draining
-	if d == nil || d.ended() {
+// finish ends the drain, if there is one that goes on; the caller holds the lifecycle's lock.
+func (d *drainer) finish(err error) {
+	one := d.now
+	if one == nil || one.ended() {
 		return
 	}
-	detail := fmt.Sprintf("%d requests finished", d.live)
+	detail := fmt.Sprintf("%d requests finished", one.live)
 	if err != nil {
 		detail = err.Error()
 	}
-	d.err = err
-	c.report.Add("drain", d.began, detail)
-	close(d.over)
+	one.err = err
+	d.life.report.Add("drain", one.began, detail)
+	close(one.over)
 }
 
 func (d *drain) ended() bool {

@@ -79,7 +79,8 @@ func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {
 	err = c.build(ctx, load)
 	if !stop() || err != nil {
 		if ctx.Err() != nil {
-			cause := fmt.Errorf("%s: %w", c.doing(), context.Cause(ctx))
+			_, where, _ := c.loop.phase.now()
+			cause := fmt.Errorf("%s: %w", where, context.Cause(ctx))
 			if err == nil || err == ctx.Err() { //nolint:errorlint // itself: what wraps it says more
 				err = cause
 			} else {
@@ -89,7 +90,7 @@ func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {
 		c.release()
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", cfg.Model, err), c.result)
 	}
-	go c.loop()
+	go c.run()
 	return newEngine(c), nil
 }
 

@@ -132,7 +132,7 @@ func TestFaultsInShutdown(t *testing.T) {
 				Faults: []Fault{{Point: FaultShutdown, Action: action}},
 			})
 			require.NoError(t, err)
-			runner := e.b.(*core).runner
+			runner := e.b.(*core).loop.runner
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			err = e.Shutdown(ctx)

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 
 	"github.com/enginetest/enginetest/engine/internal/cpu"
@@ -11,49 +12,54 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// makeTier returns the prefix cache its second tier, when Config.OffloadBytes asks for one.
-func (c *core) makeTier() error {
-	if c.cfg.OffloadBytes == 0 {
+// kvOffload is the second tier of the prefix cache, in host memory.
+type kvOffload struct {
+	cfg    *Config
+	log    *slog.Logger
+	ledger *ledger.Ledger
+	faults *faults
+	phase  *phase
+
+	tier     *offload.Tier // nil: none
+	block    int64         // bytes of a KV block in host memory: what all devices have of it
+	connect  func(bytesPerBlock int64) (offload.Connector, error)
+	options  offload.Options
+	reported bool // that it is out of use
+}
+
+// open gives the prefix cache its second tier, when Config.OffloadBytes asks for one.
+func (k *kvOffload) open(l *stepLoop) error {
+	if k.cfg.OffloadBytes == 0 {
 		return nil
 	}
-	device, ok := c.runner.(modelrunner.KVCopier)
+	device, ok := l.runner.(modelrunner.KVCopier)
 	if !ok {
-		return paramError("OffloadBytes", c.cfg.OffloadBytes,
-			fmt.Sprintf("0 on device %s, whose KV blocks cannot be copied", c.cfg.Device))
+		return paramError("OffloadBytes", k.cfg.OffloadBytes,
+			fmt.Sprintf("0 on device %s, whose KV blocks cannot be copied", k.cfg.Device))
 	}
-	c.enter("allocation of host memory for KV blocks")
-	if c.connect == nil {
-		c.connect = c.hostMemory
+	k.phase.enter("allocation of host memory for KV blocks")
+	if k.connect == nil {
+		k.connect = k.hostMemory
 	}
-	conn, err := c.connect(c.hostBlock())
+	k.block = l.runner.KVBytesPerBlock() * int64(max(k.cfg.TensorParallel, 1))
+	conn, err := k.connect(k.block)
 	if err != nil {
 		return err
 	}
-	o := c.tierOptions
-	wake := c.wake
-	o.Notify = func() {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
-	}
-	c.tier = offload.NewTier(conn, c.cache, device, o)
-	c.sched.UseTier(c.tier)
+	o := k.options
+	o.Notify = l.box.notify
+	k.tier = offload.NewTier(conn, l.cache, device, o)
+	l.sched.UseTier(k.tier)
 	return nil
 }
 
-// hostBlock is the size of a KV block in host memory: what all devices have of it.
-func (c *core) hostBlock() int64 {
-	return c.runner.KVBytesPerBlock() * int64(max(c.cfg.TensorParallel, 1))
-}
-
 // hostMemory is the connector that Config.OffloadBytes means.
-func (c *core) hostMemory(bytesPerBlock int64) (offload.Connector, error) {
-	want := c.cfg.OffloadBytes
+func (k *kvOffload) hostMemory(bytesPerBlock int64) (offload.Connector, error) {
+	want := k.cfg.OffloadBytes
 	if want < bytesPerBlock {
 		return nil, paramError("OffloadBytes", want, fmt.Sprintf("at least %d, one KV block", bytesPerBlock))
 	}
-	alloc := cpu.NewAllocator(cpu.AllocatorConfig{Device: "host", Ledger: c.ledger, Before: c.faults.hooks(0).Allocate})
+	alloc := cpu.NewAllocator(cpu.AllocatorConfig{Device: "host", Ledger: k.ledger, Before: k.faults.hooks(0).Allocate})
 	if free, total, err := alloc.Memory(); err == nil && want > free {
 		return nil, fmt.Errorf("%w: OffloadBytes is %s, and %s of %s of host memory are free", ErrOutOfMemory,
 			ledger.FormatBytes(want), ledger.FormatBytes(free), ledger.FormatBytes(total))
@@ -61,44 +67,30 @@ func (c *core) hostMemory(bytesPerBlock int64) (offload.Connector, error) {
 	return offload.NewHost(alloc, want, bytesPerBlock)
 }
 
-// forget empties the prefix cache, both tiers of it. Transfers under way are given up and waited
-// for, so that it works in an idle engine too.
-func (c *core) forget(ctx context.Context) error {
-	if c.tier != nil && c.sched.Running()+c.sched.Fetching() == 0 {
-		if err := c.tier.Reset(ctx); err != nil {
-			return fmt.Errorf("engine: prefix cache not reset: %w", err)
-		}
-	}
-	if err := c.cache.Reset(); err != nil {
-		return fmt.Errorf("%w: %w", ErrBlocksInUse, err)
-	}
-	return nil
-}
-
-// countOffload takes the tier's counters.
-func (c *core) countOffload() {
-	if c.tier == nil {
+// count takes the tier's counters.
+func (k *kvOffload) count(counts *Stats) {
+	if k.tier == nil {
 		return
 	}
-	s := c.tier.Stats()
-	c.counts.OffloadBlocks, c.counts.OffloadBytes = s.Capacity, int64(s.Blocks)*c.hostBlock()
-	c.counts.OffloadBlocksUsed, c.counts.OffloadPending = s.Blocks, s.Pending
-	c.counts.OffloadStores, c.counts.OffloadHits = s.Stored, s.Loaded*c.cfg.BlockSize
-	c.counts.OffloadErrors = s.Lost + s.Failed
-	if err := c.tier.Err(); err != nil && !c.tierReported {
-		c.log.Warn("KV offload is out of use", "error", err)
+	s := k.tier.Stats()
+	counts.OffloadBlocks, counts.OffloadBytes = s.Capacity, int64(s.Blocks)*k.block
+	counts.OffloadBlocksUsed, counts.OffloadPending = s.Blocks, s.Pending
+	counts.OffloadStores, counts.OffloadHits = s.Stored, s.Loaded*k.cfg.BlockSize
+	counts.OffloadErrors = s.Lost + s.Failed
+	if err := k.tier.Err(); err != nil && !k.reported {
+		k.log.Warn("KV offload is out of use", "error", err)
 	} else if err == nil {
-		c.tierReported = false
+		k.reported = false
 	}
-	c.tierReported = c.tier.Err() != nil
+	k.reported = k.tier.Err() != nil
 }
 
-// closeTier ends the transfers and releases the host memory.
-func (c *core) closeTier() (err error) {
-	if c.tier == nil {
+// close ends the transfers and releases the host memory.
+func (k *kvOffload) close() (err error) {
+	if k.tier == nil {
 		return nil
 	}
-	c.enter("end of the KV transfers")
+	k.phase.enter("end of the KV transfers")
 	defer func() {
 		if v := recover(); v != nil {
 			err = panicError("end of the KV transfers", v, debug.Stack())
@@ -107,5 +99,5 @@ func (c *core) closeTier() (err error) {
 			err = fmt.Errorf("engine: shutdown: %w", err)
 		}
 	}()
-	return c.tier.Close(context.Background()) // which has a limit of its own
+	return k.tier.Close(context.Background()) // which has a limit of its own
 }

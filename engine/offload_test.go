@@ -62,10 +62,10 @@ func openFaulty(t *testing.T, d testDevice, f *faulty, cfg Config, timeout time.
 		cfg.Logger = quiet
 	}
 	e, err := open(t.Context(), cfg, func(c *core) (model, error) {
-		c.tierOptions.Timeout = timeout
-		c.connect = func(size int64) (offload.Connector, error) {
+		c.offload.options.Timeout = timeout
+		c.offload.connect = func(size int64) (offload.Connector, error) {
 			var err error
-			f.Connector, err = c.hostMemory(size)
+			f.Connector, err = c.offload.hostMemory(size)
 			return f, err
 		}
 		return loadCheckpoint(c)
@@ -289,9 +289,9 @@ func testShutdownUnderPendingOffload(t *testing.T, d testDevice) {
 	defer release()
 	e, err := open(t.Context(), Config{Model: tinyLlama, Device: d.config, OffloadBytes: 1 << 20, Logger: quiet},
 		func(c *core) (model, error) {
-			c.tierOptions.Timeout = 50 * time.Millisecond
-			c.connect = func(size int64) (offload.Connector, error) {
-				h, err := c.hostMemory(size)
+			c.offload.options.Timeout = 50 * time.Millisecond
+			c.offload.connect = func(size int64) (offload.Connector, error) {
+				h, err := c.offload.hostMemory(size)
 				return &faulty{Connector: h, store: store}, err
 			}
 			return loadCheckpoint(c)

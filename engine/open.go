@@ -9,7 +9,6 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/kvcache"
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
-	"github.com/enginetest/enginetest/engine/internal/sample"
 	"github.com/enginetest/enginetest/engine/internal/scheduler"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 	"github.com/enginetest/enginetest/internal/checkpoint"
@@ -71,19 +70,19 @@ func warnUnused(log *slog.Logger, model string, names []string) {
 func (c *core) build(ctx context.Context, load loader) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = c.recovered(v)
+			err = c.loop.phase.recovered(v)
 		}
 		err = public(err)
 	}()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	c.enter("loading")
+	c.loop.phase.enter("loading")
 	m, err := load(c)
 	if err != nil {
 		return err
 	}
-	c.runner, c.limits, c.tok = m.runner, m.limits, m.tok
+	c.use(m)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -93,71 +92,48 @@ func (c *core) build(ctx context.Context, load loader) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := c.profile(); err != nil {
+	if err := c.loop.profile(); err != nil {
 		return fmt.Errorf("profiling pass: %w", err)
 	}
-	c.publish()
+	c.loop.publish()
 	c.mu.Lock()
 	c.state.to(Running)
 	c.mu.Unlock()
 	return nil
 }
 
+// use takes over what a loader made.
+func (c *core) use(m model) {
+	c.loop.runner, c.loop.out.limits = m.runner, m.limits
+	c.vocab, c.eos, c.tok = m.vocab, m.eos, m.tok
+	if g, ok := m.runner.(interface{ Busy() []string }); ok {
+		c.loop.phase.on(g.Busy)
+	}
+}
+
 // makeCache sizes and allocates the KV cache.
 func (c *core) makeCache(maxPositions int) error {
-	c.enter("KV cache allocation")
+	c.loop.phase.enter("KV cache allocation")
 	in := kvInput{
-		cfg: c.cfg, maxPositions: maxPositions, bytesPerBlock: c.runner.KVBytesPerBlock(),
+		cfg: c.cfg, maxPositions: maxPositions, bytesPerBlock: c.loop.runner.KVBytesPerBlock(),
 		gpu: strings.HasPrefix(c.cfg.Device, "cuda:"),
 	}
 	var err error
-	if in.free, in.total, err = c.runner.FreeMemory(); err != nil {
+	if in.free, in.total, err = c.loop.runner.FreeMemory(); err != nil {
 		return fmt.Errorf("cannot measure device memory: %w", err)
 	}
 	plan, err := in.plan()
 	if err != nil {
 		return err
 	}
-	if err := c.runner.AllocateKV(plan.blocks); err != nil {
+	if err := c.loop.runner.AllocateKV(plan.blocks); err != nil {
 		return err
 	}
 	c.cfg.MaxModelLen, c.cfg.KVCacheBytes = plan.maxModelLen, int64(plan.blocks)*in.bytesPerBlock
-	c.cache = kvcache.New(plan.blocks, c.cfg.BlockSize, !c.cfg.DisablePrefixCache)
-	c.sched = scheduler.New(scheduler.Config{
+	c.loop.cache = kvcache.New(plan.blocks, c.cfg.BlockSize, !c.cfg.DisablePrefixCache)
+	c.loop.sched = scheduler.New(scheduler.Config{
 		MaxSeqs: c.cfg.MaxNumSeqs, MaxTokens: c.cfg.MaxNumBatchedTokens, Chunked: !c.cfg.DisableChunkedPrefill,
-	}, c.cache)
-	return c.makeTier()
-}
-
-// profile runs one forward pass, so that what cannot run fails here and not in the first request.
-func (c *core) profile() error {
-	c.enter("the profiling pass")
-	c.faults.profiling.Store(true)
-	defer c.faults.profiling.Store(false)
-	n := min(c.cfg.BlockSize, c.cfg.MaxModelLen, c.cfg.MaxNumBatchedTokens)
-	b := &modelrunner.Batch{Tokens: make([]int32, n), Positions: make([]int32, n), Slots: make([]int32, n)}
-	for i := range n {
-		b.Positions[i], b.Slots[i] = int32(i), int32(i)
-	}
-	b.Seqs = []modelrunner.Seq{{
-		Len: n, Context: n, Blocks: []int32{0}, PromptLogprobs: -1,
-		Sampler: &sample.State{Prompt: b.Tokens, Params: sample.Params{
-			TopP: 1, TypicalP: 1, RepetitionPenalty: 1,
-			Logprobs: -1,
-		}},
-	}}
-	res, err := c.runner.Execute(b)
-	if err != nil {
-		return err
-	}
-	if len(res) != 1 {
-		return fmt.Errorf("the runner gave %d results for one sequence", len(res))
-	}
-	if errors.Is(res[0].Err, sample.ErrNoToken) {
-		return &CheckpointError{
-			File: c.cfg.Model, Reason: "its weights make no token possible, for a prompt of zeros",
-			Want: "finite weights, and logits that are numbers", Err: res[0].Err,
-		}
-	}
-	return res[0].Err
+	}, c.loop.cache)
+	c.loop.out.sched = c.loop.sched
+	return c.offload.open(c.loop)
 }

@@ -108,7 +108,7 @@ func lifeOf(t *testing.T, faults []Fault, use func(*testing.T, *Engine, *kept),
 	e, err := Open(t.Context(), Config{Model: tinyLlama, Logger: quiet, Faults: faults})
 	require.NoError(t, err)
 	require.Len(t, e.Parts(), 3)
-	runner, sched, cache := weakRunner(e.b.(*core).runner), weak.Make(e.b.(*core).sched), weak.Make(e.b.(*core).cache)
+	runner, sched, cache := weakRunner(e.b.(*core).loop.runner), weak.Make(e.b.(*core).loop.sched), weak.Make(e.b.(*core).loop.cache)
 	use(t, e, k)
 	require.NoError(t, e.Shutdown(t.Context()))
 	return []*Engine{e}, func() (names []string) {
@@ -138,8 +138,8 @@ func TestPlantedRetentionIsSeen(t *testing.T) {
 		error
 		runner modelrunner.Runner
 	}
-	planted := holder{errors.New("x"), e.b.(*core).runner}
-	runner := weakRunner(e.b.(*core).runner)
+	planted := holder{errors.New("x"), e.b.(*core).loop.runner}
+	runner := weakRunner(e.b.(*core).loop.runner)
 	require.NoError(t, e.Shutdown(t.Context()))
 	for range 5 {
 		runtime.GC()

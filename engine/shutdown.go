@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -57,27 +56,8 @@ func (c *core) shutdown(ctx context.Context) error {
 
 // late says what the engine is doing instead of being stopped.
 func (c *core) late(cause error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return &ShutdownTimeoutError{Phase: c.current(), Running: time.Since(c.since), Cause: cause}
-}
-
-// doing is what the loop does now.
-func (c *core) doing() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.current()
-}
-
-// current is what the loop does now, and on which devices of several, if they are not just waiting
-// for each other; the caller holds the lock.
-func (c *core) current() string {
-	if g, ok := c.runner.(interface{ Busy() []string }); ok {
-		if busy := g.Busy(); len(busy) > 0 {
-			return c.phase + " on " + strings.Join(busy, ", ")
-		}
-	}
-	return c.phase
+	_, where, since := c.loop.phase.now()
+	return &ShutdownTimeoutError{Phase: where, Running: time.Since(since), Cause: cause}
 }
 
 // release ends all requests, releases everything, and checks that nothing is left. It runs last
@@ -87,21 +67,21 @@ func (c *core) release() {
 	if c.state.to(ShuttingDown) { // an Open that failed
 		c.ordered = time.Now()
 	}
-	live := len(c.requests)
+	live := len(c.loop.reqs.live)
 	c.mu.Unlock()
 	c.cancel()
-	c.endAll(FinishAbort, ErrStopped)
+	c.loop.endAll(FinishAbort, ErrStopped)
 	c.phaseOver("abort", c.ordered, fmt.Sprintf("%d requests ended", live))
-	c.enter("release of the model runner")
+	c.loop.phase.enter("release of the model runner")
 	held, began := ledger.ByDevice(c.ledger.Holdings()), time.Now()
-	err := errors.Join(c.closeTier(), c.closeRunner())
+	err := errors.Join(c.offload.close(), c.loop.closeRunner())
 	if left := c.ledger.Holdings(); len(left) > 0 {
 		err = errors.Join(err, &LeakError{Holdings: left})
 	}
 	c.phaseOver("release", began, givenBack(held, ledger.ByDevice(c.ledger.Holdings())))
 	c.mu.Lock()
-	c.tier, c.connect = nil, nil
-	c.runner, c.sched, c.cache, c.tok, c.limits.tok, c.counts = nil, nil, nil, nil, nil, Stats{}
+	c.offload.tier, c.offload.connect, c.tok = nil, nil, nil
+	c.loop.forgetRunner()
 	c.result = err
 	c.state.to(Stopped)
 	c.mu.Unlock()
@@ -124,27 +104,6 @@ func givenBack(before, after map[string]int64) string {
 		s += " (" + strings.Join(each, ", ") + ")"
 	}
 	return s
-}
-
-func (c *core) phaseOver(name string, began time.Time, detail string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.report.Add(name, began, detail)
-}
-
-func (c *core) closeRunner() (err error) {
-	if c.runner == nil {
-		return nil
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			err = panicError("release of the model runner", v, debug.Stack())
-		}
-		if err != nil {
-			err = fmt.Errorf("engine: shutdown: %w", err)
-		}
-	}()
-	return c.runner.Close()
 }
 
 // reportDropped says that no one can shut this engine down any more.

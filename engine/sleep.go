@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
-	"time"
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/ledger"
@@ -55,127 +55,85 @@ func (e *Engine) Wake(ctx context.Context, tags ...string) error {
 	return e.b.wakeUp(ctx, tags)
 }
 
-func (c *core) sleep(ctx context.Context, level int) error {
+// sleeper puts an engine to sleep and wakes it.
+type sleeper struct {
+	cfg    *Config
+	log    *slog.Logger
+	ledger *ledger.Ledger
+	life   *lifecycle
+	reqs   *requestTable
+	loop   *stepLoop
+}
+
+func (s *sleeper) sleep(ctx context.Context, level int) error {
 	if level != 1 && level != 2 {
 		return paramError("level", level, "1 (weights stay on the host) or 2 (nothing stays)")
 	}
-	return c.ask(ctx, "falling asleep", func() error {
-		if c.state == Running {
-			if _, ok := c.runner.(modelrunner.Sleeper); !ok {
-				return fmt.Errorf("engine: sleep: %w by device %s", errors.ErrUnsupported, c.cfg.Device)
+	return s.loop.ask(ctx, "falling asleep", func() error {
+		if s.life.state == Running {
+			if _, ok := s.loop.runner.(modelrunner.Sleeper); !ok {
+				return fmt.Errorf("engine: sleep: %w by device %s", errors.ErrUnsupported, s.cfg.Device)
 			}
-			c.state.to(Sleeping) // before the loop comes to it: no one starts a request any more
+			s.life.state.to(Sleeping) // before the loop comes to it: no one starts a request any more
 		}
-		return c.sleepRefusal()
-	}, func(ctx context.Context) error { return c.fallAsleep(ctx, level) })
+		return s.sleepRefusal()
+	}, func(ctx context.Context) error { return s.fallAsleep(ctx, level) })
 }
 
-func (c *core) wakeUp(ctx context.Context, tags []string) error {
+func (s *sleeper) wakeUp(ctx context.Context, tags []string) error {
 	for _, t := range tags {
 		if t != TagWeights && t != TagKVCache {
 			return paramError("tag", fmt.Sprintf("%q", t), fmt.Sprintf("%q or %q", TagWeights, TagKVCache))
 		}
 	}
 	wanted := func(tag string) bool { return len(tags) == 0 || slices.Contains(tags, tag) }
-	return c.ask(ctx, "waking up", func() error {
-		if c.state == Running {
+	return s.loop.ask(ctx, "waking up", func() error {
+		if s.life.state == Running {
 			return nil
 		}
-		return c.sleepRefusal()
-	}, func(context.Context) error { return c.getUp(wanted(TagWeights), wanted(TagKVCache)) })
+		return s.sleepRefusal()
+	}, func(context.Context) error { return s.getUp(wanted(TagWeights), wanted(TagKVCache)) })
 }
 
 // sleepRefusal is why an engine can neither sleep nor wake; the caller holds the lock.
-func (c *core) sleepRefusal() error {
-	if err := c.state.refusal(c.cause); !errors.Is(err, ErrSleeping) {
+func (s *sleeper) sleepRefusal() error {
+	if err := s.life.refusal(); !errors.Is(err, ErrSleeping) {
 		return err
 	}
 	return nil
 }
 
-// ask has the loop do something, and waits for its answer. check runs at once, with the lock held.
-// The context of do ends with ctx and with the engine.
-func (c *core) ask(ctx context.Context, what string, check func() error, do func(context.Context) error) error {
-	result := make(chan error, 1)
-	c.mu.Lock()
-	if err := check(); err != nil {
-		c.mu.Unlock()
-		return err
-	}
-	c.post(func() {
-		c.enter(what)
-		ctx, cancel := context.WithCancel(ctx)
-		defer context.AfterFunc(c.ctx, cancel)()
-		defer cancel()
-		err := public(do(ctx))
-		if fatal(err) {
-			c.broken = err // who asked is told with everybody
-			return
-		}
-		c.answers = append(c.answers, func() { result <- err })
-	})
-	c.mu.Unlock()
-	select {
-	case err := <-result:
-		return err
-	case <-c.done:
-		return c.err()
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-result: // just in time
-		return err
-	default:
-		return c.unfinished(what, ctx.Err())
-	}
-}
-
-// unfinished says how far the loop has come with what it was asked for.
-func (c *core) unfinished(what string, cause error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	how, phase := "not begun", c.current()
-	if c.phase == what {
-		how = "not finished"
-	}
-	return fmt.Errorf("engine: %s %s (%s, for %s): %w", what, how, phase, time.Since(c.since).Round(time.Millisecond),
-		cause)
-}
-
 // fallAsleep ends all requests, forgets all prefixes and releases the device memory.
-func (c *core) fallAsleep(ctx context.Context, level int) error {
-	c.mu.Lock()
-	c.state.to(Sleeping) // again, when a Wake came first
-	if err := c.sleepRefusal(); err != nil {
-		c.mu.Unlock()
+func (s *sleeper) fallAsleep(ctx context.Context, level int) error {
+	s.life.mu.Lock()
+	s.life.state.to(Sleeping) // again, when a Wake came first
+	if err := s.sleepRefusal(); err != nil {
+		s.life.mu.Unlock()
 		return err
 	}
-	var live []*request
-	for _, r := range c.requests {
-		live = append(live, r)
-	}
-	c.mu.Unlock()
+	live := s.reqs.list()
+	s.life.mu.Unlock()
 	for _, r := range live {
-		c.endRequest(r, FinishAbort, ErrSleeping)
+		s.loop.out.end(r, FinishAbort, ErrSleeping)
 	}
-	if c.tier != nil {
-		if err := c.tier.Reset(ctx); err != nil { // it is out of use then
-			c.log.Warn("KV offload is out of use", "error", err)
+	if s.loop.offload.tier != nil {
+		if err := s.loop.offload.tier.Reset(ctx); err != nil { // it is out of use then
+			s.log.Warn("KV offload is out of use", "error", err)
 		}
 	}
-	if err := c.cache.Reset(); err != nil {
+	if err := s.loop.cache.Reset(); err != nil {
 		panic(err) // every request has ended, and every copy was given up
 	}
-	s := c.runner.(modelrunner.Sleeper)
-	held := c.ledger.Bytes()
-	if c.counts.WeightsAsleep { // what is not there cannot be kept
-		level = max(level, c.counts.SleepLevel)
+	runner, counts := s.loop.runner.(modelrunner.Sleeper), &s.loop.counts
+	held := s.ledger.Bytes()
+	if counts.WeightsAsleep { // what is not there cannot be kept
+		level = max(level, counts.SleepLevel)
 	}
-	err := s.Sleep(level == 1)
-	c.counts.SleepLevel = level
-	c.counts.WeightsAsleep, c.counts.KVCacheAsleep = true, true
-	c.log.Debug("engine asleep", "level", level, "ended", len(live), "held_before", ledger.FormatBytes(held),
-		"holds", ledger.FormatBytes(c.ledger.Bytes()))
+	err := runner.Sleep(level == 1)
+	counts.SleepLevel = level
+	counts.WeightsAsleep, counts.KVCacheAsleep = true, true
+	s.log.Debug("engine asleep", "level", level, "ended", len(live), "held_before", ledger.FormatBytes(held),
+		"holds", ledger.FormatBytes(s.ledger.Bytes()))
 	if err != nil {
 		return fmt.Errorf("engine: asleep, but not all memory was given back: %w", err)
 	}
@@ -183,49 +141,50 @@ func (c *core) fallAsleep(ctx context.Context, level int) error {
 }
 
 // getUp wakes parts; those that it woke sleep again when a later one does not wake.
-func (c *core) getUp(weights, kv bool) error {
-	weights, kv = weights && c.counts.WeightsAsleep, kv && c.counts.KVCacheAsleep
+func (s *sleeper) getUp(weights, kv bool) error {
+	counts := &s.loop.counts
+	weights, kv = weights && counts.WeightsAsleep, kv && counts.KVCacheAsleep
 	if !weights && !kv {
 		return nil
 	}
-	s := c.runner.(modelrunner.Sleeper)
+	runner := s.loop.runner.(modelrunner.Sleeper)
 	if weights {
-		if err := s.WakeWeights(); err != nil {
+		if err := runner.WakeWeights(); err != nil {
 			return fmt.Errorf("engine: weights not woken: %w", err)
 		}
 	}
 	if kv {
-		if err := c.wakeKV(); err != nil {
+		if err := s.wakeKV(); err != nil {
 			err = fmt.Errorf("engine: KV cache not woken: %w", err)
 			if weights {
-				err = errors.Join(err, s.Sleep(c.counts.SleepLevel == 1))
+				err = errors.Join(err, runner.Sleep(counts.SleepLevel == 1))
 			}
 			return err
 		}
 	}
-	c.counts.WeightsAsleep = c.counts.WeightsAsleep && !weights
-	c.counts.KVCacheAsleep = c.counts.KVCacheAsleep && !kv
-	if !c.counts.WeightsAsleep && !c.counts.KVCacheAsleep {
-		c.counts.SleepLevel = 0
-		c.mu.Lock()
-		if c.state == Sleeping { // not Draining or ShuttingDown meanwhile
-			c.state.to(Running)
+	counts.WeightsAsleep = counts.WeightsAsleep && !weights
+	counts.KVCacheAsleep = counts.KVCacheAsleep && !kv
+	if !counts.WeightsAsleep && !counts.KVCacheAsleep {
+		counts.SleepLevel = 0
+		s.life.mu.Lock()
+		if s.life.state == Sleeping { // not Draining or ShuttingDown meanwhile
+			s.life.state.to(Running)
 		}
-		c.mu.Unlock()
+		s.life.mu.Unlock()
 	}
 	return nil
 }
 
 // wakeKV allocates a KV cache as large as before, when there is room for it.
-func (c *core) wakeKV() error {
-	blocks := c.cache.Stats().Blocks
-	free, total, err := c.runner.FreeMemory()
+func (s *sleeper) wakeKV() error {
+	blocks := s.loop.cache.Stats().Blocks
+	free, total, err := s.loop.runner.FreeMemory()
 	if err != nil {
 		return fmt.Errorf("cannot measure device memory: %w", err)
 	}
-	if need := int64(blocks) * c.runner.KVBytesPerBlock(); need > free {
+	if need := int64(blocks) * s.loop.runner.KVBytesPerBlock(); need > free {
 		return fmt.Errorf("%w: the KV cache has %s, and %s of %s are free", ErrOutOfMemory,
 			ledger.FormatBytes(need), ledger.FormatBytes(free), ledger.FormatBytes(total))
 	}
-	return c.runner.AllocateKV(blocks)
+	return s.loop.runner.AllocateKV(blocks)
 }

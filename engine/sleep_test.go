@@ -283,8 +283,9 @@ func TestSleepQueuedBeforeWake(t *testing.T) {
 	e := openTiny(t, Config{Device: "cpu"})
 	c := e.b.(*core)
 	require.NoError(t, e.Sleep(t.Context(), 1))
-	queue := func() int { c.mu.Lock(); defer c.mu.Unlock(); return len(c.posted) }
-	post := func(f func()) { c.mu.Lock(); defer c.mu.Unlock(); c.post(f) }
+	box := c.loop.box
+	queue := func() int { box.mu.Lock(); defer box.mu.Unlock(); return len(box.posted) }
+	post := box.post
 	results := make(chan error, 3)
 	queued := func(n int, call func() error) { // call, and wait until this many are queued
 		go func() { results <- call() }()
@@ -315,7 +316,7 @@ func TestSleepQueuedBeforeWake(t *testing.T) {
 	loadGolden(t).check(t, e)
 }
 
-type sleeper interface {
+type sleepingRunner interface {
 	modelrunner.Runner
 	modelrunner.Sleeper
 }

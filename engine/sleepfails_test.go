@@ -156,12 +156,10 @@ func TestHangAfterShutdown(t *testing.T) {
 	require.NoError(t, e.Sleep(t.Context(), 1))
 	c := e.b.(*core)
 	ordered := make(chan struct{})
-	c.mu.Lock()
-	c.post(func() { // the loop is late: it comes to the Wake when the Shutdown has been called
+	c.loop.box.post(func() { // the loop is late: it comes to the Wake when the Shutdown has been called
 		<-ordered
 		assert.ErrorContains(t, c.getUp(true, true), "hung until context canceled")
 	})
-	c.mu.Unlock()
 	over := make(chan error)
 	go func() { over <- e.Shutdown(context.Background()) }()
 	<-c.ctx.Done()
@@ -176,7 +174,7 @@ func TestHangAfterShutdown(t *testing.T) {
 
 // tight is a runner whose device someone else fills meanwhile.
 type tight struct {
-	sleeper
+	sleepingRunner
 	free atomic.Int64 // 0: what there is
 }
 
@@ -184,7 +182,7 @@ func (r *tight) FreeMemory() (free, total int64, err error) {
 	if n := r.free.Load(); n > 0 {
 		return n, 1 << 30, nil
 	}
-	return r.sleeper.FreeMemory()
+	return r.sleepingRunner.FreeMemory()
 }
 
 func TestWakeNeedsTheMemory(t *testing.T) { onDevices(t, testWakeNeedsTheMemory) }
@@ -196,7 +194,7 @@ func testWakeNeedsTheMemory(t *testing.T, d testDevice) {
 			func(c *core) (model, error) {
 				m, err := loadCheckpoint(c)
 				if err == nil {
-					r.sleeper = m.runner.(sleeper)
+					r.sleepingRunner = m.runner.(sleepingRunner)
 					m.runner = r
 				}
 				return m, err

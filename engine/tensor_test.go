@@ -147,7 +147,7 @@ func TestOneDeviceKeepsSomething(t *testing.T) {
 		Faults: []Fault{{Point: FaultShutdown, Action: ActError, Rank: 1, After: 1}},
 	}, func(x *core) (model, error) { c = x; return loadCheckpoint(x) })
 	require.NoError(t, err)
-	runner := c.runner
+	runner := c.loop.runner
 	assert.Contains(t, e.Parts(), "model runner of rank 1 (cpu:1)")
 	err = e.Shutdown(t.Context())
 	var leak *LeakError

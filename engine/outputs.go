@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/scheduler"
+)
+
+// outputProcessor takes what a step computed to the requests, and ends them. It is the loop's own.
+type outputProcessor struct {
+	faults *faults
+	counts *Stats
+	limits limits
+	sched  *scheduler.Scheduler
+	dirty  []*request // have something for their caller
+}
+
+// take takes one sequence's result to its request.
+func (o *outputProcessor) take(p *completion, seq *modelrunner.Seq, res *modelrunner.SeqResult) error {
+	if res.Err != nil {
+		o.end(p.req, FinishError, fmt.Errorf("engine: request %s: %w", p.req.id, res.Err))
+		return nil
+	}
+	first := o.sched.Computed(&p.seq)
+	p.req.addPromptLogprobs(first, res.PromptLogprobs, o.limits.tok)
+	if seq.Sampler == nil {
+		return nil
+	}
+	if err := o.faults.pass(FaultOutput, 0); err != nil {
+		return err
+	}
+	o.counts.OutputTokens++
+	if p.accept(res.Token, res.Logprobs, o.limits) {
+		o.finish(p)
+	}
+	o.touch(p.req)
+	return nil
+}
+
+// finish takes a completion that is over out of the schedule.
+func (o *outputProcessor) finish(p *completion) {
+	o.sched.Finish(&p.seq)
+	p.req.live--
+	if p.req.live == 0 {
+		o.count(p.req)
+	}
+}
+
+func (o *outputProcessor) count(r *request) {
+	switch r.cut {
+	case FinishError:
+		o.counts.Errored++
+	case FinishAbort:
+		o.counts.Aborted++
+	default:
+		o.counts.Finished++
+	}
+}
+
+// end ends whatever of a request still runs.
+func (o *outputProcessor) end(r *request, why FinishReason, err error) {
+	if r.live == 0 {
+		return
+	}
+	r.err, r.cut = err, why
+	for _, p := range r.seqs {
+		if !p.finished() {
+			p.end(why, "")
+			o.finish(p)
+		}
+	}
+	o.touch(r)
+}
+
+// touch notes that a request has something for its caller.
+func (o *outputProcessor) touch(r *request) {
+	if !r.touched {
+		r.touched = true
+		o.dirty = append(o.dirty, r)
+	}
+}
+
+// deliver hands the callers what there is for them.
+func (o *outputProcessor) deliver() {
+	for i, r := range o.dirty {
+		r.touched = false
+		r.deliver()
+		o.dirty[i] = nil
+	}
+	o.dirty = o.dirty[:0]
+}
