@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"runtime"
 	"time"
 )
@@ -61,45 +60,6 @@ func unfinished(rs []*request) int {
 		}
 	}
 	return n
-}
-
-// Stream answers one request step by step; each range over the result starts it anew. Leaving the
-// loop aborts the request. An error comes last, with an empty Delta; they are those of Generate.
-func (e *Engine) Stream(ctx context.Context, req Request) iter.Seq2[Delta, error] {
-	return func(yield func(Delta, error) bool) {
-		defer runtime.KeepAlive(e)
-		if err := checkContext(ctx); err != nil {
-			yield(Delta{}, err)
-			return
-		}
-		rs, err := e.b.start(ctx, []Request{req}, true)
-		if err != nil {
-			yield(Delta{}, err)
-			return
-		}
-		r := rs[0]
-		defer e.b.abort(r) // nothing when it has finished
-		for over := false; !over; {
-			select {
-			case <-r.more:
-			case <-r.done:
-				over = true
-			case <-e.b.over():
-				over = true
-			case <-ctx.Done():
-				yield(Delta{}, fmt.Errorf("engine: request %s aborted: %w", r.id, ended(ctx)))
-				return
-			}
-			for _, d := range r.take() {
-				if !yield(d, nil) {
-					return
-				}
-			}
-		}
-		if _, err := r.result(true, e.b); err != nil {
-			yield(Delta{}, err)
-		}
-	}
 }
 
 // ended is the error of a context that has ended, with its cause when someone gave one.

@@ -233,6 +233,7 @@ func (p *completion) delta() (Delta, bool) {
 	}
 	if p.finished() && !p.sentReason {
 		d.FinishReason, d.StopReason, p.sentReason = p.reason, p.stopReason, true
+		d.CachedTokens = p.req.seqs[0].seq.CachedTokens
 	}
 	p.sentTokens = len(out)
 	return d, len(d.TokenIDs) > 0 || d.Text != "" || d.FinishReason != ""

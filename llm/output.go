@@ -53,12 +53,14 @@ type Logprob struct {
 // Delta is what one step added to one completion of a streamed request. The last one of a
 // completion has a FinishReason.
 type Delta struct {
-	Index        int
+	Request      int // of those that are streamed together
+	Index        int // of the completion
 	TokenIDs     []int32
 	Text         string
 	Logprobs     [][]Logprob
 	FinishReason FinishReason
 	StopReason   string
+	CachedTokens int // with a FinishReason: prompt tokens that came out of the prefix cache
 }
 
 // Message is one turn of a conversation.

@@ -67,6 +67,9 @@ and 1 when requests were aborted, when the engine failed, or when the shutdown f
 				o.engine.Model, o.api.Name = fixtures.Bundled(), cmp.Or(o.api.Name, "bundled")
 			}
 			o.api.Name = cmp.Or(o.api.Name, filepath.Base(filepath.Clean(o.engine.Model)))
+			if err := o.api.Check(); err != nil {
+				return usagef("%w", err)
+			}
 			return serve(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -87,6 +90,12 @@ and 1 when requests were aborted, when the engine failed, or when the shutdown f
 		"web pages that may use the server from a browser (default: none)")
 	f.IntVar(&o.api.MaxPrompts, "max-prompts", 0, "prompts of one request (default 1024)")
 	f.IntVar(&o.api.MaxSeqs, "max-seqs", 0, "prompts times n of one request (default 2048)")
+	f.StringSliceVar(&o.api.LoRA, "lora-modules", nil, "other names for the model, NAME or NAME=PATH; they change no token")
+	f.DurationVar(&o.api.Latency.FirstToken, "time-to-first-token", 0, "send the first token no earlier than this")
+	f.DurationVar(&o.api.Latency.InterToken, "inter-token-latency", 0, "send later tokens no earlier than this after the one before")
+	f.Float64Var(&o.api.Latency.Jitter, "latency-jitter", 0, "change each of these delays by at most this share, 0 to 1")
+	f.Uint64Var(&o.api.Latency.Seed, "latency-seed", 0, "what the changes follow from, with the number of the request")
+	f.BoolVar(&o.api.Faults, "enable-faults", false, "a request may ask for a fault with the header "+openai.FaultHeader)
 	f.DurationVar(&o.timeout, "shutdown-timeout", 30*time.Second,
 		"for running requests to finish after a signal; 0 aborts them at once")
 	engineFlags(f, &o.engine)
@@ -145,7 +154,11 @@ func serve(ctx context.Context, o serveOptions, stdout, stderr io.Writer) (err e
 		return err
 	}
 	handler.Drain()
-	return drain(e, o.timeout, signals, stderr)
+	var finish func(context.Context) error
+	if o.api.Latency != (openai.Latency{}) {
+		finish = handler.Finish
+	}
+	return drain(e, finish, o.timeout, signals, stderr)
 }
 
 // serveOn serves until the server is shut down.
@@ -156,8 +169,11 @@ func (o *serveOptions) serveOn(s *http.Server, l net.Listener) error {
 	return s.Serve(l)
 }
 
-// drain lets the running requests finish until the timeout, or until another signal.
-func drain(e *engine.Engine, timeout time.Duration, signals <-chan os.Signal, stderr io.Writer) error {
+// drain lets the running requests finish until the timeout, or until another signal. finish waits
+// for answers that are sent later than the engine has them; nil: there are none.
+func drain(e *engine.Engine, finish func(context.Context) error, timeout time.Duration, signals <-chan os.Signal,
+	stderr io.Writer,
+) error {
 	st := e.Stats()
 	fmt.Fprintf(stderr, "enginetest: draining for at most %s: %d sequences run, %d wait; another signal aborts them\n",
 		timeout, st.Running, st.Waiting)
@@ -181,7 +197,10 @@ func drain(e *engine.Engine, timeout time.Duration, signals <-chan os.Signal, st
 			}
 		}
 	}()
-	return e.Drain(ctx)
+	if err := e.Drain(ctx); err != nil || finish == nil {
+		return err
+	}
+	return finish(ctx)
 }
 
 // release shuts the engine down and prints what it reports. A failed engine is released too.

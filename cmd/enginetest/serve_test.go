@@ -283,6 +283,32 @@ func testDrain(t *testing.T, s *server) {
 	assert.Contains(t, s.stderr.String(), "10 requests finished")
 }
 
+// TestServeDrainsPaced: answers that a latency profile holds back finish, too.
+func TestServeDrainsPaced(t *testing.T) {
+	s := start(t, "--time-to-first-token", "10ms", "--inter-token-latency", "30ms", "--latency-jitter", "0.2")
+	wait := s.streams(3, 12)
+	s.signal(syscall.SIGTERM)
+	assert.Equal(t, 3, matching(wait(), "[DONE]"), "every stream finishes")
+	s.exit(exitDone)
+}
+
+// TestServeFaults: a fault is injected only when the flag allows it.
+func TestServeFaults(t *testing.T) {
+	for flag, want := range map[string]int{"--enable-faults=true": 418, "--enable-faults=false": 400} {
+		s := start(t, flag, "--lora-modules", "a,b=/b")
+		req, err := http.NewRequest(http.MethodGet, s.url+"/v1/models", nil)
+		require.NoError(t, err)
+		req.Header.Set(openai.FaultHeader, "status=418")
+		resp, err := s.client.Do(req)
+		require.NoError(t, err)
+		resp.Body.Close()
+		assert.Equal(t, want, resp.StatusCode)
+		assert.Equal(t, 200, s.status("/v1/models/b"))
+		s.signal(syscall.SIGTERM)
+		s.exit(exitDone)
+	}
+}
+
 // TestServeDrainDeadline: what does not finish in time is aborted, and its client is told.
 func TestServeDrainDeadline(t *testing.T) {
 	s := start(t, "--shutdown-timeout", "100ms")
@@ -363,6 +389,8 @@ func TestServeWrongUse(t *testing.T) {
 		"serve --shutdown-timeout -1s":            "at least 0",
 		"serve --port 0 --block-size -1":          "BlockSize is -1",
 		"serve stray":                             "stray",
+		"serve --latency-jitter 2":                "Jitter is 2",
+		"serve --lora-modules a,a":                `"a"`,
 		"serve --port 0 --max-model-len 99999999": "MaxModelLen",
 	} {
 		code, stdout, stderr := command("", strings.Fields(args)...)

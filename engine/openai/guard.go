@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
@@ -21,6 +22,11 @@ type writer struct {
 	timeout time.Duration
 	begun   bool
 	large   bool // the request's body was
+
+	fault    *fault // of the answer; nil: none
+	faultCtx context.Context
+	closed   <-chan struct{} // the engine has ended
+	writes   int
 }
 
 func (w *writer) WriteHeader(status int) {
@@ -32,7 +38,7 @@ func (w *writer) WriteHeader(status int) {
 func (w *writer) Write(p []byte) (int, error) {
 	w.limit()
 	w.begun = true
-	return w.ResponseWriter.Write(p)
+	return w.write(p)
 }
 
 // Unwrap is for http.ResponseController.
@@ -84,7 +90,13 @@ func (s *Server) allow(r *http.Request) error {
 			message: fmt.Sprintf("the Host header is %q, which is no name of this machine: a server on a loopback address takes others only when they are allowed (AllowedHosts, --allowed-hosts)", r.Host),
 		}
 	}
-	if strings.HasPrefix(r.URL.Path, "/v1/") && !s.keyAllowed(r) {
+	control := controlPaths[r.URL.Path]
+	if control {
+		if err := s.sameOrigin(r); err != nil {
+			return err
+		}
+	}
+	if (control || strings.HasPrefix(r.URL.Path, "/v1/")) && !s.keyAllowed(r) {
 		return &apiError{
 			status: http.StatusUnauthorized, kind: "invalid_request_error", code: "invalid_api_key",
 			message: `the Authorization header is not "Bearer" and the server's API key`,
@@ -135,7 +147,7 @@ func (s *Server) crossOrigin(w http.ResponseWriter, r *http.Request) (done bool)
 		return false
 	}
 	w.Header().Add("Vary", "Origin")
-	if !slices.Contains(s.options.AllowedOrigins, origin) && !slices.Contains(s.options.AllowedOrigins, "*") {
+	if !s.originAllowed(origin) {
 		return false
 	}
 	w.Header().Set("Access-Control-Allow-Origin", origin)
@@ -146,6 +158,10 @@ func (s *Server) crossOrigin(w http.ResponseWriter, r *http.Request) (done bool)
 	w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type")
 	w.WriteHeader(http.StatusNoContent)
 	return true
+}
+
+func (s *Server) originAllowed(origin string) bool {
+	return slices.Contains(s.options.AllowedOrigins, origin) || slices.Contains(s.options.AllowedOrigins, "*")
 }
 
 // checkJSON wants a body of JSON to say so: that is what a browser asks leave for before it sends a

@@ -349,6 +349,13 @@ func TestWhoMayAsk(t *testing.T) {
 		{"loopback in IPv6", "GET", "/v1/models", "", "Host: [::1]:1234|" + key, 200, ""},
 		{"a model", "GET", "/v1/models/org/bundled", "", key, 200, `"max_model_len":1024`},
 		{"another model", "GET", "/v1/models/org/other", "", key, 404, "model_not_found"},
+		{"sleep without the key", "POST", "/sleep", "", "", 401, "API key"},
+		{
+			"another site's page wants the server to sleep", "POST", "/sleep", "", "Origin: https://evil.test|" + key, 403,
+			"origin_not_allowed",
+		},
+		{"an allowed site's page", "POST", "/wake_up", "", "Origin: https://app.test|" + key, 200, ""},
+		{"asleep or not needs no key", "GET", "/is_sleeping", "", "", 200, `"is_sleeping":false`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, err := http.NewRequestWithContext(t.Context(), c.method, url+c.path, strings.NewReader(c.body))

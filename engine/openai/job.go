@@ -4,9 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"iter"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/enginetest/enginetest/engine"
@@ -24,7 +24,9 @@ type job struct {
 	chat   bool
 	top    int // chat: logprobs of a position
 	reqs   []engine.Request
-	choice func(j *job, p *piece, stream bool) map[string]any
+
+	observer *observer
+	choice   func(j *job, p *piece, stream bool) map[string]any
 }
 
 // piece is what a choice shows: all of a completion, or what a step added to one.
@@ -37,6 +39,19 @@ type piece struct {
 	stopReason string
 	first      bool
 	offset     *int // of text_offset
+}
+
+// add appends all of a step but its text.
+func (p *piece) add(d engine.Delta) {
+	p.ids = append(p.ids, d.TokenIDs...)
+	if p.logprobs == nil {
+		p.logprobs = d.Logprobs
+	} else {
+		p.logprobs = append(p.logprobs, d.Logprobs...)
+	}
+	if d.FinishReason != "" {
+		p.reason, p.stopReason = d.FinishReason, d.StopReason
+	}
 }
 
 func (p *piece) finish() any {
@@ -94,37 +109,55 @@ func (j *job) run(w http.ResponseWriter, r *http.Request) error {
 	for i := range j.reqs {
 		j.reqs[i].Client = client
 	}
+	j.observer = j.s.observe(j)
+	defer j.observer.end()
 	if j.common.Stream {
 		return j.stream(w, r)
 	}
-	outs, err := j.m.engine.Generate(r.Context(), j.reqs...)
-	if err != nil {
-		return err
+	return j.whole(w, r)
+}
+
+// whole answers when all choices are complete.
+func (j *job) whole(w http.ResponseWriter, r *http.Request) error {
+	pieces, texts := make([]piece, len(j.reqs)*j.n()), make([][]string, len(j.reqs)*j.n())
+	for i := range pieces {
+		pieces[i] = piece{index: i, first: true, offset: new(int)}
 	}
-	choices := []map[string]any{}
-	u := usage{}
-	for i, out := range outs {
-		u.prompt += len(out.PromptTokenIDs)
-		u.cached += out.CachedTokens
-		for _, c := range out.Completions {
-			u.completion += len(c.TokenIDs)
-			choices = append(choices, j.choice(j, &piece{
-				index: i*j.n() + c.Index, text: c.Text, ids: c.TokenIDs, logprobs: c.Logprobs, reason: c.FinishReason,
-				stopReason: c.StopReason, first: true, offset: new(int),
-			}, false))
+	var u usage
+	for d, err := range j.deltas(r.Context()) {
+		if err != nil {
+			return err
 		}
+		i := j.index(d)
+		pieces[i].add(d)
+		texts[i] = append(texts[i], d.Text)
+		u.add(d)
 	}
-	total := u.object()
-	total["prompt_tokens_details"] = map[string]int{"cached_tokens": u.cached} // a stream does not say
-	return writeJSON(w, http.StatusOK, j.envelope(choices, total))
+	choices := make([]map[string]any, len(pieces))
+	for i := range pieces {
+		pieces[i].text = strings.Join(texts[i], "")
+		choices[i] = j.choice(j, &pieces[i], false)
+	}
+	for _, q := range j.reqs {
+		u.prompt += len(q.PromptTokenIDs)
+	}
+	return writeJSON(w, http.StatusOK, j.envelope(choices, u.object()))
 }
 
 type usage struct{ prompt, completion, cached int }
 
-func (u usage) object() map[string]any {
+func (u *usage) add(d engine.Delta) {
+	u.completion += len(d.TokenIDs)
+	if d.Index == 0 { // the choices of a prompt share it
+		u.cached += d.CachedTokens
+	}
+}
+
+func (u *usage) object() map[string]any {
 	return map[string]any{
 		"prompt_tokens": u.prompt, "completion_tokens": u.completion,
-		"total_tokens": u.prompt + u.completion,
+		"total_tokens":          u.prompt + u.completion,
+		"prompt_tokens_details": map[string]int{"cached_tokens": u.cached},
 	}
 }
 
@@ -134,7 +167,7 @@ func (j *job) envelope(choices []map[string]any, u any) map[string]any {
 		object += ".chunk"
 	}
 	e := map[string]any{
-		"id": j.id, "object": object, "created": time.Now().Unix(), "model": j.s.name,
+		"id": j.id, "object": object, "created": time.Now().Unix(), "model": j.common.modelName(j.s),
 		"choices": choices,
 	}
 	if u != nil {
@@ -146,8 +179,6 @@ func (j *job) envelope(choices []map[string]any, u any) map[string]any {
 // stream answers with server-sent events. An error before the first event is an ordinary error;
 // later it is an event, and no [DONE] follows.
 func (j *job) stream(w http.ResponseWriter, r *http.Request) error {
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
 	withUsage := j.common.StreamOptions != nil && j.common.StreamOptions.IncludeUsage
 	var u usage
 	for _, q := range j.reqs {
@@ -155,23 +186,21 @@ func (j *job) stream(w http.ResponseWriter, r *http.Request) error {
 	}
 	events := &eventWriter{w: w, rc: http.NewResponseController(w)}
 	offsets := map[int]*int{}
-	for d := range j.deltas(ctx) {
-		if d.err != nil {
+	for d, err := range j.deltas(r.Context()) {
+		if err != nil {
 			if !events.begun {
-				return d.err
+				return err
 			}
-			_ = events.send(asAPIError(d.err).body())
+			_ = events.send(asAPIError(err).body())
 			return nil
 		}
-		p := &piece{
-			index: d.index, text: d.Text, ids: d.TokenIDs, logprobs: d.Logprobs, reason: d.FinishReason,
-			stopReason: d.StopReason,
-		}
+		p := &piece{index: j.index(d), text: d.Text}
+		p.add(d)
 		if offsets[p.index] == nil {
 			offsets[p.index], p.first = new(int), true
 		}
 		p.offset = offsets[p.index]
-		u.completion += len(d.TokenIDs)
+		u.add(d)
 		e := j.envelope([]map[string]any{j.choice(j, p, true)}, nil)
 		if withUsage {
 			e["usage"] = nil
@@ -187,44 +216,25 @@ func (j *job) stream(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// delta is a step of one of the job's choices, or the error that ends it all.
-type delta struct {
-	engine.Delta
-	index int
-	err   error
-}
+// index is the number of a step's choice in the answer.
+func (j *job) index(d engine.Delta) int { return d.Request*j.n() + d.Index }
 
-// deltas runs all prompts and returns their steps as they come. Leaving the loop aborts what is
-// left.
-func (j *job) deltas(ctx context.Context) func(yield func(delta) bool) {
-	return func(yield func(delta) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		steps := make(chan delta)
-		var wg sync.WaitGroup
-		for i, q := range j.reqs {
-			wg.Go(func() {
-				for d, err := range j.m.engine.Stream(ctx, q) {
-					select {
-					case steps <- delta{d, i*j.n() + d.Index, err}:
-					case <-ctx.Done():
-						return
-					}
-				}
-			})
-		}
-		go func() { wg.Wait(); close(steps) }()
-		defer wg.Wait()
-		defer cancel()
-		for d := range steps {
-			if !yield(d) || d.err != nil {
+// deltas runs all prompts and returns their steps when they are due. Leaving the loop aborts what
+// is left.
+func (j *job) deltas(ctx context.Context) iter.Seq2[engine.Delta, error] {
+	return func(yield func(engine.Delta, error) bool) {
+		for d, err := range j.m.engine.StreamAll(ctx, j.reqs...) {
+			if err == nil {
+				err = j.observer.step(ctx, j.index(d), d)
+			}
+			if !yield(d, err) || err != nil {
 				return
 			}
 		}
-		if err := ctx.Err(); err != nil {
-			yield(delta{err: err})
-		}
 	}
 }
+
+const eventStream = "text/event-stream"
 
 // eventWriter writes server-sent events.
 type eventWriter struct {
@@ -246,7 +256,7 @@ func (e *eventWriter) done() error { return e.raw([]byte("[DONE]\n")) }
 // raw writes an event; data ends with a newline.
 func (e *eventWriter) raw(data []byte) error {
 	if !e.begun {
-		e.w.Header().Set("Content-Type", "text/event-stream")
+		e.w.Header().Set("Content-Type", eventStream)
 		e.w.Header().Set("Cache-Control", "no-cache")
 		e.begun = true
 	}

@@ -17,7 +17,13 @@ import (
 type Options struct {
 	Name string // the model's name in the API; "" is the base name of the checkpoint's folder
 
-	APIKey string // /v1 wants it as "Authorization: Bearer KEY"; "" wants none
+	// other names for the model: NAME, or NAME=PATH to show a path
+	LoRA []string
+	// what /version answers; "" is the version of this module
+	Version string
+
+	// /v1 and what changes the server's state want it as "Authorization: Bearer KEY"; "" wants none
+	APIKey string
 	// names in the Host header besides those of this machine, for servers on a loopback address;
 	// "*" is any
 	AllowedHosts   []string
@@ -33,6 +39,9 @@ type Options struct {
 	ReadTimeout  time.Duration // for a request's body to arrive; 0 is 30 s
 	WriteTimeout time.Duration // for a client to take an answer, or one event of a stream; 0 is 1 min
 
+	Latency Latency // delays of tokens
+	Faults  bool    // a request may ask for a fault with [FaultHeader]
+
 	// ClientOf names the client of a request: clients share the engine evenly. nil takes each
 	// network connection for a client.
 	ClientOf func(*http.Request) string
@@ -47,10 +56,21 @@ func (o Options) withDefaults() Options {
 	o.MaxBadWords = cmp.Or(o.MaxBadWords, 256)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, 30*time.Second)
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, time.Minute)
+	if o.Version == "" {
+		o.Version = buildVersion()
+	}
 	if o.ClientOf == nil {
 		o.ClientOf = connectionOf
 	}
 	return o
+}
+
+// Check reports an option that is out of range.
+func (o Options) Check() error {
+	if err := o.Latency.Check(); err != nil {
+		return err
+	}
+	return checkLoRA(o.LoRA, o.Name)
 }
 
 // connectionOf names a client by its connection; "" when it has no address of its own.
@@ -70,6 +90,9 @@ func connectionOf(r *http.Request) string {
 func Handler(e *engine.Engine, o Options) *Server {
 	o.Name = cmp.Or(o.Name, filepath.Base(filepath.Clean(e.Config().Model)))
 	s := New(o)
+	if s.broken = o.Check(); s.broken != nil {
+		return s
+	}
 	if _, err := s.SetModel(e); err != nil {
 		s.broken = err
 	}

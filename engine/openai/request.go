@@ -151,7 +151,7 @@ func (s *Server) bounds(m *model) bounds {
 			return bound{bytes: wordBytes, items: s.options.MaxStop, what: "stop strings", option: "MaxStop"}
 		case "bad_words":
 			return bound{bytes: wordBytes, items: s.options.MaxBadWords, what: "bad words", option: "MaxBadWords"}
-		case "logit_bias", "allowed_token_ids", "stop_token_ids":
+		case "logit_bias", "allowed_token_ids", "stop_token_ids", "tokens":
 			return bound{bytes: ids}
 		}
 		return bound{bytes: fieldBytes}

@@ -15,9 +15,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -39,10 +41,13 @@ type Server struct {
 	model   atomic.Pointer[model]
 	stopped atomic.Bool
 	routes  map[string]route
+	lora    []loraModule
+
+	requests atomic.Uint64 // completions, chats included
 }
 
 type route struct {
-	method string
+	method string // or several, separated by commas
 	serve  func(w http.ResponseWriter, r *http.Request) error
 }
 
@@ -54,18 +59,31 @@ type model struct {
 	vocab       int // about: for the size of lists of tokens
 	templates   *chat.Templates
 	noTemplates error // why there are none
+	latencies   *latencies
 }
 
 // New makes a server whose model is still loading; [Handler] makes one for an engine that is open.
 func New(o Options) *Server {
-	s := &Server{options: o.withDefaults(), name: o.Name, created: time.Now().Unix(), pause: refusalPause, large: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/4))}
+	s := &Server{
+		options: o.withDefaults(), name: o.Name, created: time.Now().Unix(), pause: refusalPause,
+		large: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/4)), lora: parseLoRA(o.LoRA),
+	}
 	s.routes = map[string]route{
 		"/v1/completions":      {http.MethodPost, s.completions},
 		"/v1/chat/completions": {http.MethodPost, s.chat},
 		"/v1/models":           {http.MethodGet, s.models},
 		"/health":              {http.MethodGet, s.health},
 		"/metrics":             {http.MethodGet, s.metrics},
+		"/ping":                {http.MethodGet + ", " + http.MethodPost, s.health},
+		"/version":             {http.MethodGet, s.version},
+		"/tokenize":            {http.MethodPost, s.tokenize},
+		"/detokenize":          {http.MethodPost, s.detokenize},
+		"/sleep":               {http.MethodPost, s.sleep},
+		"/wake_up":             {http.MethodPost, s.wakeUp},
+		"/is_sleeping":         {http.MethodGet, s.isSleeping},
+		"/reset_prefix_cache":  {http.MethodPost, s.resetPrefixCache},
 	}
+	maps.Copy(s.routes, s.sglangRoutes())
 	for path, what := range map[string]string{
 		"/v1/embeddings": "embeddings", "/v1/responses": "the responses API", "/v1/moderations": "moderations", "/v1/images/generations": "images",
 		"/v1/audio/speech": "audio", "/v1/audio/transcriptions": "audio",
@@ -82,7 +100,7 @@ func New(o Options) *Server {
 // cannot be rendered, serves all but chat; the error, of chat only, is for a log.
 func (s *Server) SetModel(e *engine.Engine) (chatError, err error) {
 	cfg := e.Config()
-	m := &model{engine: e, maxLen: cfg.MaxModelLen, vocab: 1 << 18}
+	m := &model{engine: e, maxLen: cfg.MaxModelLen, vocab: 1 << 18, latencies: newLatencies(cfg.MaxModelLen)}
 	if !cfg.SkipTokenizer {
 		m.tok, err = tokenizer.Load(filepath.Join(cfg.Model, "tokenizer.json"))
 		if err != nil && !isNotExist(err) {
@@ -99,8 +117,26 @@ func (s *Server) SetModel(e *engine.Engine) (chatError, err error) {
 	return m.noTemplates, nil
 }
 
+// closed is closed when the engine has ended; it never is while there is none.
+func (s *Server) closed() <-chan struct{} {
+	if m := s.model.Load(); m != nil {
+		return m.engine.Done()
+	}
+	return nil
+}
+
 // Drain refuses new work from now on; what runs goes on.
 func (s *Server) Drain() { s.stopped.Store(true) }
+
+// Finish waits until the answers that have been begun are written, or until ctx ends. With a latency
+// profile the engine has finished long before.
+func (s *Server) Finish(ctx context.Context) error {
+	m := s.model.Load()
+	if m == nil {
+		return nil
+	}
+	return m.latencies.wait(ctx)
+}
 
 func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := &writer{ResponseWriter: rw, timeout: s.options.WriteTimeout}
@@ -120,8 +156,15 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) serve(w *writer, r *http.Request) error {
 	if err := s.allow(r); err != nil {
+		return err
+	}
+	f, err := s.readFault(r)
+	if err != nil {
+		return err
+	}
+	if err := s.before(f, w, r); err != nil {
 		return err
 	}
 	rt, ok := s.routes[r.URL.Path]
@@ -131,14 +174,22 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case !ok:
 		return &apiError{status: http.StatusNotFound, kind: "invalid_request_error", code: "not_found", message: "no such path: " + r.URL.Path}
-	case r.Method != rt.method && (r.Method != http.MethodHead || rt.method != http.MethodGet):
+	case !rt.takes(r.Method):
 		w.Header().Set("Allow", rt.method)
 		return &apiError{status: http.StatusMethodNotAllowed, kind: "invalid_request_error", code: "method_not_allowed", message: fmt.Sprintf("%s wants %s, not %s", r.URL.Path, rt.method, r.Method)}
 	}
 	return rt.serve(w, r)
 }
 
-// ready gives the model, or why the server takes no work now.
+// takes reports whether a route has a method. A HEAD is a GET without the body.
+func (rt route) takes(method string) bool {
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	return slices.Contains(strings.Split(rt.method, ", "), method)
+}
+
+// ready returns the model, or why the server takes no work now.
 func (s *Server) ready() (*model, error) {
 	m := s.model.Load()
 	if s.stopped.Load() {
@@ -173,12 +224,13 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
 
 // card is the API's description of a model.
 type card struct {
-	ID          string `json:"id"`
-	Object      string `json:"object"`
-	Created     int64  `json:"created"`
-	OwnedBy     string `json:"owned_by"`
-	Root        string `json:"root,omitempty"`
-	MaxModelLen int    `json:"max_model_len,omitempty"`
+	ID          string  `json:"id"`
+	Object      string  `json:"object"`
+	Created     int64   `json:"created"`
+	OwnedBy     string  `json:"owned_by"`
+	Root        string  `json:"root,omitempty"`
+	Parent      *string `json:"parent"` // of another name for the model
+	MaxModelLen int     `json:"max_model_len,omitempty"`
 }
 
 func (s *Server) card() card {
@@ -190,7 +242,7 @@ func (s *Server) card() card {
 }
 
 func (s *Server) models(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []card{s.card()}})
+	return writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": append([]card{s.card()}, s.loraCards()...)})
 }
 
 // retrieve is GET /v1/models/{model}.
@@ -198,12 +250,17 @@ func (s *Server) retrieve(w http.ResponseWriter, id string) error {
 	if err := s.checkModel(&id); err != nil {
 		return err
 	}
+	for _, c := range s.loraCards() {
+		if c.ID == id {
+			return writeJSON(w, http.StatusOK, c)
+		}
+	}
 	return writeJSON(w, http.StatusOK, s.card())
 }
 
 // checkModel refuses a request for another model.
 func (s *Server) checkModel(name *string) error {
-	if name == nil || *name == s.name {
+	if name == nil || *name == s.name || slices.ContainsFunc(s.lora, func(m loraModule) bool { return m.name == *name }) {
 		return nil
 	}
 	return &apiError{

@@ -159,7 +159,7 @@ func TestStreamIsCompletion(t *testing.T) {
 	for _, k := range []string{"prompt_tokens", "completion_tokens"} {
 		assert.Equal(t, get(whole, "usage", k), get(last, "usage", k))
 	}
-	assert.NotContains(t, last["usage"], "prompt_tokens_details", "a stream does not know them")
+	assert.Contains(t, last["usage"], "prompt_tokens_details")
 	for i := range 4 {
 		var text, reason string
 		var tokens, offsets []any
@@ -416,7 +416,7 @@ func TestHealthModelsMetrics(t *testing.T) {
 	assert.Equal(t, 503, status)
 	assert.Contains(t, text, `"code":"loading"`)
 	_, text = getText(t, loading.URL+"/metrics")
-	assert.Contains(t, text, `enginetest:state{model_name="bundled",state="starting"} 1`)
+	assert.Contains(t, text, `enginetest:state{engine="0",model_name="bundled",state="starting"} 1`)
 
 	s, _, url := serve(t, engine.Config{})
 	status, _ = getText(t, url+"/health")
@@ -427,10 +427,10 @@ func TestHealthModelsMetrics(t *testing.T) {
 	post(t, url+"/v1/completions", `{"prompt": "2+3=", "temperature": 0}`)
 	_, text = getText(t, url+"/metrics")
 	for _, want := range []string{
-		"# TYPE vllm:generation_tokens_total counter\n", `vllm:generation_tokens_total{model_name="bundled"} 2` + "\n",
-		`vllm:prompt_tokens_total{model_name="bundled"} 4` + "\n",
-		`enginetest:requests_finished_total{model_name="bundled"} 1` + "\n",
-		`enginetest:state{model_name="bundled",state="running"} 1` + "\n",
+		"# TYPE vllm:generation_tokens_total counter\n", `vllm:generation_tokens_total{engine="0",model_name="bundled"} 2` + "\n",
+		`vllm:prompt_tokens_total{engine="0",model_name="bundled"} 4` + "\n",
+		`enginetest:requests_finished_total{engine="0",model_name="bundled"} 1` + "\n",
+		`enginetest:state{engine="0",model_name="bundled",state="running"} 1` + "\n",
 	} {
 		assert.Contains(t, text, want)
 	}
