@@ -187,7 +187,8 @@ func (s *Server) Unload(ctx context.Context) error {
 }
 
 // Pull makes the server download a model. A download that stalls for the [StallTimeout], or for a
-// minute, is an error.
+// minute, is an error. Ollama downloads from a registry without TLS when the name begins with
+// http://.
 func (s *Server) Pull(ctx context.Context, model string) error {
 	if s.cfg.api.pull == nil {
 		return s.lacks("pull")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/enginetest/enginetest/internal/proc"
 	"github.com/enginetest/enginetest/llm"
+	"github.com/enginetest/enginetest/server/internal/logbook"
 )
 
 // ExitError reports a server that ended by itself: while it started, or while it was to serve.
@@ -135,12 +136,4 @@ func lastLines(lines []Line, file string) string {
 	return b.String()
 }
 
-// round keeps two or three digits: "1.2s", "350µs".
-func round(d time.Duration) time.Duration {
-	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
-		if d >= unit {
-			return d.Round(unit / 10)
-		}
-	}
-	return d
-}
+func round(d time.Duration) time.Duration { return logbook.Round(d) }

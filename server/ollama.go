@@ -35,10 +35,10 @@ var ollamaNames = wire("Temperature", "TopK", "TopP", "MinP", "TypicalP", "Seed"
 	"Stop").with(names{"MaxTokens": "num_predict", "RepetitionPenalty": "repeat_penalty"})
 
 // ollamaNeutral switches off what Ollama has on by default, and lets penalties see the whole
-// context.
+// context. For that its documentation has a repeat_last_n of -1, which v0.6.8 takes for 0.
 var ollamaNeutral = map[string]any{
 	"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1, "repeat_penalty": 1,
-	"repeat_last_n": -1,
+	"repeat_last_n": 1 << 17,
 }
 
 // ollamaSetUp loads a GGUF file into the store, when the model is one.
@@ -240,7 +240,8 @@ func ollamaPull(ctx context.Context, s *Server, model string) error {
 	last := "nothing"
 	watchdog := time.AfterFunc(stall, func() { cancel(errStalled) })
 	defer watchdog.Stop()
-	err := s.client.events(ctx, "/api/pull", map[string]any{"model": model}, false, func(event []byte) (bool, error) {
+	body := map[string]any{"model": model, "insecure": strings.HasPrefix(model, "http://")}
+	err := s.client.events(ctx, "/api/pull", body, false, func(event []byte) (bool, error) {
 		var p struct {
 			Status           string
 			Digest           string

@@ -53,8 +53,7 @@ type config struct {
 const (
 	defaultStart = 5 * time.Minute // vLLM's handshake limit
 	defaultGrace = 10 * time.Second
-	ringLines    = 200 // kept in memory
-	shownLines   = 20  // in a message
+	shownLines   = 20 // in a message
 )
 
 // Name sets what messages call the server.

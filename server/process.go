@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/internal/proc"
+	"github.com/enginetest/enginetest/server/internal/logbook"
 )
 
 // process is a started server's family, with its log and what it may leave behind.
@@ -21,7 +22,7 @@ type process struct {
 	cfg     *config
 	command string // masked, for messages
 	family  *proc.Family
-	log     *logbook
+	log     *logbook.Book
 	started time.Time
 	port    int
 	release func() // of the port; idempotent
@@ -57,9 +58,9 @@ func (p *process) launch(reserved bool) (err error) {
 	}
 	command, vars := p.cfg.expand(p.port, p.tmp)
 	env := environment(os.Environ(), append([]string{"TMPDIR=" + p.tmp}, vars...))
-	mask := masker(p.cfg, command, env)
+	mask := logbook.Masker(command, env, p.cfg.secrets)
 	p.command = mask.Replace(strings.Join(command, " "))
-	if p.log, err = newLogbook(p.cfg, mask); err != nil {
+	if p.log, err = logbook.New(p.cfg.name, p.cfg.logDir, p.cfg.log, mask); err != nil {
 		return err
 	}
 	p.traces = newTraces()
@@ -67,7 +68,7 @@ func (p *process) launch(reserved bool) (err error) {
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = env, p.cfg.dir, p.log, p.log
 	p.started = time.Now()
 	if p.family, err = proc.Start(cmd); err != nil {
-		return errors.Join(fmt.Errorf("server: %s was not started: %w", p.cfg.name, err), p.log.close())
+		return errors.Join(fmt.Errorf("server: %s was not started: %w", p.cfg.name, err), p.log.Close())
 	}
 	return nil
 }
@@ -85,11 +86,11 @@ func (p *process) exitError(ready bool) *ExitError {
 	if !over {
 		return nil
 	}
-	p.log.flush()
+	p.log.Flush()
 	return &ExitError{
 		Name: p.cfg.name, Command: p.command, PID: p.family.Leader(),
 		Code: exit.Code, Signal: exit.Signal, OOM: exit.OOM, After: exit.At.Sub(p.started), Ready: ready,
-		Lines: p.log.tail(shownLines), LogFile: p.log.path,
+		Lines: p.log.Tail(shownLines), LogFile: p.log.Path(),
 	}
 }
 
@@ -136,7 +137,7 @@ func (p *process) portTaken() bool {
 	if err == nil {
 		_ = l.Close()
 	}
-	return slices.ContainsFunc(p.log.tail(ringLines), func(l Line) bool {
+	return slices.ContainsFunc(p.log.Tail(0), func(l Line) bool {
 		text := strings.ToLower(l.Text)
 		return slices.ContainsFunc(inUseWords, func(w string) bool { return strings.Contains(text, w) })
 	})

@@ -42,7 +42,7 @@ func ReadyTCP() Option {
 func ReadyLog(expr string) Option {
 	re := regexp.MustCompile(expr)
 	return readiness(check{"log line " + strconv.Quote(expr), func(_ context.Context, s *Server) error {
-		for _, l := range s.proc.log.tail(2 * ringLines) {
+		for _, l := range s.proc.log.Tail(0) {
 			if m := re.FindStringSubmatch(l.Text); m != nil {
 				return s.announced(m)
 			}

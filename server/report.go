@@ -4,7 +4,15 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/enginetest/enginetest/server/internal/logbook"
 )
+
+// Line is a line that a server printed.
+type Line = logbook.Line
+
+// Masked stands for a secret in logs, command lines and errors.
+const Masked = logbook.Masked
 
 // Report says what a Stop did and found, step by step.
 type Report struct {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/llm"
+	"github.com/enginetest/enginetest/server/internal/logbook"
 )
 
 // Server is a server that is ready: one that was started here, with everything that descends from
@@ -30,7 +31,7 @@ func newServer(cfg *config, p *process) *Server {
 		s.url = p.url()
 	}
 	key := cfg.apiKey
-	if keys := flagValues(cfg.command, func(name string) bool {
+	if keys := logbook.FlagValues(cfg.command, func(name string) bool {
 		return strings.Trim(name, "-") == "api-key"
 	}); key == "" && len(keys) > 0 {
 		key = keys[0]
@@ -113,7 +114,7 @@ func (s *Server) Log() []Line {
 	if s.proc == nil {
 		return nil
 	}
-	return s.proc.log.tail(2 * ringLines)
+	return s.proc.log.Tail(0)
 }
 
 // LogFile is the path of the file with all that it printed, or "".
@@ -121,7 +122,7 @@ func (s *Server) LogFile() string {
 	if s.proc == nil {
 		return ""
 	}
-	return s.proc.log.path
+	return s.proc.log.Path()
 }
 
 // Stop ends the server and proves it gone, within the time that ctx has. The first call does the

@@ -102,7 +102,7 @@ func (s *Server) await(ctx context.Context, c check) error {
 		if last = s.try(ctx, c); last == nil {
 			return nil
 		}
-		more := p.log.next()
+		more := p.log.Next()
 		select {
 		case <-p.family.Done():
 			return p.exitError(false)
@@ -115,7 +115,7 @@ func (s *Server) await(ctx context.Context, c check) error {
 			s.rest(ctx, pause)
 		case <-time.After(pause):
 		}
-		if silent := p.log.silent(); s.cfg.stall > 0 && silent > s.cfg.stall {
+		if silent := p.log.Silent(); s.cfg.stall > 0 && silent > s.cfg.stall {
 			return s.notReady(c, last, fmt.Errorf("nothing printed for %s; server.StallTimeout is %s", round(silent),
 				s.cfg.stall))
 		}
@@ -152,10 +152,10 @@ const probeTimeout = 5 * time.Second
 
 func (s *Server) notReady(c check, last, cause error) *NotReadyError {
 	p := s.proc
-	p.log.flush()
+	p.log.Flush()
 	return &NotReadyError{
-		Name: s.cfg.name, Command: p.command, PID: p.family.Leader(), Waited: time.Since(p.started), Silent: p.log.silent(),
-		Probe: c.name, Last: last, Lines: p.log.tail(shownLines), LogFile: p.log.path, Cause: cause,
+		Name: s.cfg.name, Command: p.command, PID: p.family.Leader(), Waited: time.Since(p.started), Silent: p.log.Silent(),
+		Probe: c.name, Last: last, Lines: p.log.Tail(shownLines), LogFile: p.log.Path(), Cause: cause,
 	}
 }
 

@@ -39,14 +39,14 @@ func (s *Server) end(ctx context.Context) (r Report) {
 		return p.signalled(stop)
 	})
 	signal.Took = stop.Grace + stop.Kill
-	p.log.flush()
+	p.log.Flush()
 	r.step(stepExit, func() (string, error) { return p.judge(stop, crashed) })
 	r.step(stepFamily, func() (string, error) { return descendants(stop) }).Took = stop.Settle + stop.Reap
 	r.step(stepPort, func() (string, error) { return p.portsClosed() })
 	r.step(stepFiles, func() (string, error) { return p.leftovers(stop.Killed || crashed) })
-	r.step(stepLog, func() (string, error) { return p.log.path, p.log.close() })
+	r.step(stepLog, func() (string, error) { return p.log.Path(), p.log.Close() })
 	if r.Err() != nil {
-		r.Lines, r.LogFile = p.log.tail(shownLines), p.log.path
+		r.Lines, r.LogFile = p.log.Tail(shownLines), p.log.Path()
 	}
 	return r
 }

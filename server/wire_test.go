@@ -144,7 +144,7 @@ func TestWire(t *testing.T) {
 			Sampling: llm.SamplingParams{MaxTokens: 5, Seed: &seed, TopK: 3, Stop: []string{"x"}},
 		})
 		require.NoError(t, err)
-		require.Equal(t, []string{`POST /api/generate {"model":"m","options":{"min_p":0,"num_predict":5,"repeat_last_n":-1,"repeat_penalty":1,"seed":7,"stop":["x"],` +
+		require.Equal(t, []string{`POST /api/generate {"model":"m","options":{"min_p":0,"num_predict":5,"repeat_last_n":131072,"repeat_penalty":1,"seed":7,"stop":["x"],` +
 			`"temperature":0,"top_k":3,"top_p":1,"typical_p":1},"prompt":"a","raw":true,"stream":false}`}, r.asked)
 		require.Equal(t, llm.Completion{Text: "b", FinishReason: llm.FinishLength}, outs[0].Completions[0])
 		_, err = s.Generate(within(t), llm.Request{PromptTokenIDs: []int32{1}})

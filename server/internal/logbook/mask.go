@@ -1,4 +1,4 @@
-package server
+package logbook
 
 import (
 	"net/url"
@@ -22,15 +22,15 @@ const minSecret = 6
 
 func isSecret(name string) bool { return secretName.MatchString(name) && !notSecret.MatchString(name) }
 
-// masker replaces the secrets of a command.
-func masker(cfg *config, command, env []string) *strings.Replacer {
+// Masker replaces the secrets of a command, and others.
+func Masker(command, env, others []string) *strings.Replacer {
 	var secrets []string
 	for _, kv := range env {
 		if k, v, _ := strings.Cut(kv, "="); isSecret(k) {
 			secrets = append(secrets, v)
 		}
 	}
-	secrets = append(secrets, flagValues(command, isSecret)...)
+	secrets = append(secrets, FlagValues(command, isSecret)...)
 	for _, s := range slices.Concat(command, env) {
 		_, v, _ := strings.Cut(s, "=")
 		for _, text := range []string{s, v} {
@@ -41,7 +41,7 @@ func masker(cfg *config, command, env []string) *strings.Replacer {
 		}
 	}
 	secrets = slices.DeleteFunc(secrets, func(s string) bool { return len(s) < minSecret })
-	for _, s := range cfg.secrets {
+	for _, s := range others {
 		if s != "" {
 			secrets = append(secrets, s)
 		}
@@ -55,8 +55,8 @@ func masker(cfg *config, command, env []string) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// flagValues returns the values of the flags whose names match: "--api-key K" and "--api-key=K".
-func flagValues(command []string, match func(name string) bool) (values []string) {
+// FlagValues returns the values of the flags whose names match: "--api-key K" and "--api-key=K".
+func FlagValues(command []string, match func(name string) bool) (values []string) {
 	for i, a := range command {
 		name, value, has := strings.Cut(a, "=")
 		switch {

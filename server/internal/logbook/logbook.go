@@ -1,4 +1,5 @@
-package server
+// Package logbook keeps what a server prints, without its secrets.
+package logbook
 
 import (
 	"bytes"
@@ -6,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -17,16 +19,29 @@ type Line struct {
 	Text  string        // masked
 }
 
-func (l Line) String() string { return fmt.Sprintf("%8s  %s", round(l.After), l.Text) }
+func (l Line) String() string { return fmt.Sprintf("%8s  %s", Round(l.After), l.Text) }
 
-const maxLine = 8 << 10 // longer lines are cut in pieces
+// Round keeps two or three digits: "1.2s", "350µs".
+func Round(d time.Duration) time.Duration {
+	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
+		if d >= unit {
+			return d.Round(unit / 10)
+		}
+	}
+	return d
+}
 
-// logbook keeps what a server prints: the last lines stay in memory, all of it goes to a file and a
+const (
+	maxLine = 8 << 10 // longer lines are cut in pieces
+	kept    = 200     // lines in memory, at least
+)
+
+// Book keeps what a server prints: the last lines stay in memory, all of it goes to a file and a
 // writer when there are any.
-type logbook struct {
+type Book struct {
 	started time.Time
 	mask    *strings.Replacer
-	path    string // of the file with the whole log; "" when there is none
+	path    string // of the file
 
 	mu     sync.Mutex
 	rest   []byte // an incomplete line
@@ -38,13 +53,15 @@ type logbook struct {
 	more   chan struct{} // closed with each line
 }
 
-func newLogbook(cfg *config, mask *strings.Replacer) (*logbook, error) {
-	l := &logbook{started: time.Now(), mask: mask, out: cfg.log, more: make(chan struct{})}
-	if cfg.logDir == "" {
+// New returns a book that masks with mask, copies to out unless that is nil, and writes a file named
+// after the server in dir unless that is "".
+func New(name, dir string, out io.Writer, mask *strings.Replacer) (*Book, error) {
+	l := &Book{started: time.Now(), mask: mask, out: out, more: make(chan struct{})}
+	if dir == "" {
 		return l, nil
 	}
 	var err error
-	if l.file, err = os.CreateTemp(cfg.logDir, "server-"+base(cfg.name)+"-*.log"); err != nil {
+	if l.file, err = os.CreateTemp(dir, "server-"+filepath.Base(name)+"-*.log"); err != nil {
 		return nil, fmt.Errorf("server: log: %w", err)
 	}
 	l.path = l.file.Name()
@@ -52,7 +69,7 @@ func newLogbook(cfg *config, mask *strings.Replacer) (*logbook, error) {
 }
 
 // Write takes what the server printed.
-func (l *logbook) Write(b []byte) (int, error) {
+func (l *Book) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.rest = append(l.rest[:0], l.split(append(l.rest, b...))...)
@@ -61,7 +78,7 @@ func (l *logbook) Write(b []byte) (int, error) {
 
 // split adds the complete lines of b and returns the rest. A carriage return ends a line too: a
 // progress bar prints no other.
-func (l *logbook) split(b []byte) []byte {
+func (l *Book) split(b []byte) []byte {
 	for {
 		i := bytes.IndexAny(b, "\r\n")
 		if i < 0 && len(b) < maxLine {
@@ -80,12 +97,12 @@ func (l *logbook) split(b []byte) []byte {
 	}
 }
 
-func (l *logbook) add(text []byte) {
+func (l *Book) add(text []byte) {
 	now := time.Now()
 	line := Line{now.Sub(l.started), l.mask.Replace(strings.ToValidUTF8(string(text), "�"))}
 	l.ring = append(l.ring, line)
-	if len(l.ring) > 2*ringLines {
-		l.ring = append([]Line(nil), l.ring[ringLines:]...)
+	if len(l.ring) > 2*kept {
+		l.ring = append([]Line(nil), l.ring[kept:]...)
 	}
 	l.last = now
 	if l.file != nil {
@@ -99,22 +116,28 @@ func (l *logbook) add(text []byte) {
 	l.more = make(chan struct{})
 }
 
-// tail returns the last n lines.
-func (l *logbook) tail(n int) []Line {
+// Path returns the path of the file with the whole log; "" when there is none.
+func (l *Book) Path() string { return l.path }
+
+// Tail returns the last n lines; all that are in memory for 0, at least 200 when there were as many.
+func (l *Book) Tail(n int) []Line {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if n == 0 {
+		n = len(l.ring)
+	}
 	return append([]Line(nil), l.ring[max(0, len(l.ring)-n):]...)
 }
 
-// next returns a channel that is closed when there is another line.
-func (l *logbook) next() <-chan struct{} {
+// Next returns a channel that is closed when there is another line.
+func (l *Book) Next() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.more
 }
 
-// silent is how long nothing has been printed.
-func (l *logbook) silent() time.Duration {
+// Silent returns how long nothing has been printed.
+func (l *Book) Silent() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last.IsZero() {
@@ -123,8 +146,8 @@ func (l *logbook) silent() time.Duration {
 	return time.Since(l.last)
 }
 
-// flush adds a last line that had no end.
-func (l *logbook) flush() {
+// Flush adds a last line that had no end.
+func (l *Book) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.rest) > 0 {
@@ -133,9 +156,9 @@ func (l *logbook) flush() {
 	}
 }
 
-// close closes the file; what is printed later stays in memory only.
-func (l *logbook) close() error {
-	l.flush()
+// Close closes the file; what is printed later stays in memory only.
+func (l *Book) Close() error {
+	l.Flush()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.out = nil
