@@ -69,31 +69,10 @@ type Dump struct {
 	data    []byte
 	read    func(n int) // told that the first n bytes have been read
 	close   func() error
-	nodes   []node
-	arenas  []*arena
+	index   index
 	samples map[uint64]uint64 // object address to bucket
 	buckets map[uint64][]Site
 }
-
-// node is one object, in 12 bytes: there are millions. Its bytes stay in the file.
-type node struct {
-	low    uint32 // of the position of the record's address varint
-	parent int32  // of a Search: 0 unseen, n > 0 object n-1, n < 0 root -n-1
-	words  uint16 // size in words; large: the record tells
-	high   uint8  // of the position
-	plain  bool   // it holds no pointers
-}
-
-const large = 1<<16 - 1
-
-func newNode(pos int, size int, plain bool) node {
-	if pos >= 1<<40 {
-		panic("a dump of a terabyte")
-	}
-	return node{low: uint32(pos), high: uint8(pos >> 32), words: uint16(min(size/8, large)), plain: plain} //nolint:gosec // checked
-}
-
-func (n *node) pos() int { return int(n.high)<<32 | int(n.low) }
 
 // Close releases the dump's memory.
 func (d *Dump) Close() error {
@@ -157,16 +136,16 @@ func (c *cursor) pointers() int {
 
 const header = "go1.7 heap dump\n"
 
-// Parse reads a dump of about that many objects. The bytes must stay until the Dump is closed.
+// Parse reads a dump. The bytes must stay until the Dump is closed.
 //
 //go:norace
-func Parse(data []byte, objects uint64) (d *Dump, err error) { return parse(data, objects, nil) }
+func Parse(data []byte) (d *Dump, err error) { return parse(data, nil, nil) }
 
 // window is how much of a dump is read before its pages are handed back.
 const window = 4 << 20
 
 //go:norace
-func parse(data []byte, objects uint64, read func(int)) (d *Dump, err error) {
+func parse(data []byte, spare []uint32, read func(int)) (d *Dump, err error) {
 	defer func() {
 		if e := recover(); e != nil {
 			d, err = nil, fmt.Errorf("%w: %v", ErrFormat, e)
@@ -179,18 +158,20 @@ func parse(data []byte, objects uint64, read func(int)) (d *Dump, err error) {
 		data: data, read: read, Itabs: map[uint64]uint64{}, samples: map[uint64]uint64{},
 		buckets: map[uint64][]Site{},
 	}
-	d.nodes = make([]node, 0, min(objects, uint64(len(data)/16)))
+	d.index.store.edges.free = spare[:0]
 	c := &cursor{data, len(header)}
 	for next := window; ; {
+		start := c.p
 		tag := c.uint()
 		if tag == 1 {
-			d.object(c)
+			d.index.add(c, start)
 			if d.read != nil && c.p >= next {
 				d.read(next)
 				next += window
 			}
 			continue
 		}
+		d.index.endRun()
 		if tag == 0 {
 			break
 		}
@@ -198,24 +179,11 @@ func parse(data []byte, objects uint64, read func(int)) (d *Dump, err error) {
 			return nil, fmt.Errorf("%w: record of unknown kind %d at offset %d", ErrFormat, tag, c.p)
 		}
 	}
-	if len(d.nodes) == 0 || len(d.Goroutines) == 0 || len(d.Segments) == 0 {
-		return nil, fmt.Errorf("%w: %d objects, %d goroutines, %d segments", ErrFormat, len(d.nodes), len(d.Goroutines),
+	if d.index.objects == 0 || len(d.Goroutines) == 0 || len(d.Segments) == 0 {
+		return nil, fmt.Errorf("%w: %d objects, %d goroutines, %d segments", ErrFormat, d.index.objects, len(d.Goroutines),
 			len(d.Segments))
 	}
 	return d, nil
-}
-
-// object reads the most frequent record: address, contents, pointer offsets.
-//
-//go:norace
-func (d *Dump) object(c *cursor) {
-	pos := c.p
-	addr := c.uint()
-	b := c.bytes()
-	plain := c.b[c.p] == 0
-	c.pointers()
-	d.enter(addr, uint64(len(b)))
-	d.nodes = append(d.nodes, newNode(pos, len(b), plain))
 }
 
 // record reads any other record.
@@ -259,7 +227,7 @@ func (d *Dump) record(c *cursor, tag uint64) bool {
 		if d.HeapHi < d.HeapLo || d.HeapHi >= 1<<48 {
 			panic("heap bounds")
 		}
-		d.arenas = make([]*arena, (d.HeapHi-d.HeapLo)>>arenaShift+1)
+		d.index.open(d.HeapLo, d.HeapHi)
 	case 7, 11:
 		d.Finalizers = append(d.Finalizers, Finalizer{c.uint(), c.uint(), c.uint(), c.uint(), c.uint(), tag == 11})
 	case 8:

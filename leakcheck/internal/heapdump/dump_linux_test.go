@@ -35,7 +35,7 @@ func TestFind(t *testing.T) {
 	d, err := Take()
 	require.NoError(t, err)
 	defer d.Close()
-	for i := range d.Len() {
+	for i := range d.Sized(0, 1<<40) {
 		a, n := d.Addr(i), d.Size(i)
 		for _, at := range []uint64{a, a + n/2, a + n - 1} {
 			require.Equal(t, i, d.Find(at), "object %d at %#x of %d bytes", i, a, n)
@@ -64,7 +64,7 @@ func TestSearch(t *testing.T) {
 	require.NoError(t, err)
 	defer d.Close()
 	s := NewSearch(d, 2)
-	s.Postpone = func(int) bool { return false }
+	s.Postpone = func(int, uint64) bool { return false }
 	s.Root(1, 7, address(head))
 	target := d.Find(end)
 	assert.Equal(t, 1, s.Run([]int{target}, 1), "it hangs on a root of the second class")
@@ -114,7 +114,7 @@ func rawDump(t *testing.T) []byte {
 // error, and never panics.
 func TestBadDump(t *testing.T) {
 	b := rawDump(t)
-	_, err := Parse(b, 0)
+	_, err := Parse(b)
 	require.NoError(t, err)
 	for name, bad := range map[string][]byte{
 		"empty":          {},
@@ -123,11 +123,11 @@ func TestBadDump(t *testing.T) {
 		"huge length":    append([]byte(header), 1, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1),
 		"nothing in it":  append([]byte(header), 0),
 	} {
-		_, err := Parse(bad, 0)
+		_, err := Parse(bad)
 		assert.ErrorIs(t, err, ErrFormat, name)
 	}
 	for _, cut := range []int{20, 100, 1000, len(b) / 2, len(b) - 2} {
-		_, err := Parse(b[:cut], 0)
+		_, err := Parse(b[:cut])
 		assert.ErrorIs(t, err, ErrFormat, "cut at %d", cut)
 	}
 }
@@ -137,9 +137,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(append([]byte(header), 6, 0, 8, 0, 0, 0, 0, 0, 0))
 	f.Add(append([]byte(header), 6, 0, 8, 8, 16, 1, 65, 1, 66, 1, 1, 8, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		d, err := Parse(append([]byte(header), bytes.TrimPrefix(b, []byte(header))...), 0)
+		d, err := Parse(append([]byte(header), bytes.TrimPrefix(b, []byte(header))...))
 		if err == nil {
-			for i := range d.Len() {
+			for i := range d.Sized(0, 1<<40) {
 				d.Find(d.Addr(i))
 			}
 		}

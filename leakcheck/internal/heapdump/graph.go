@@ -2,127 +2,94 @@ package heapdump
 
 import (
 	"encoding/binary"
-	"math/bits"
+	"iter"
 )
-
-// The index answers "which object holds this address" with two cache misses: for every 512 bytes of
-// heap a bitmap of the words at which an object starts, and the number of the first of them.
-const (
-	arenaShift = 26
-	blockShift = 9
-)
-
-type arena [1 << (arenaShift - blockShift)]block
-
-type block struct {
-	starts uint64
-	first  uint32 // number of the first object that starts here, or 1 + that of the one that reaches in from before
-}
-
-// enter adds the next object to the index.
-//
-//go:norace
-func (d *Dump) enter(addr, size uint64) {
-	id := uint32(len(d.nodes))
-	b := d.block(addr, true)
-	if b.starts == 0 {
-		b.first = id
-	}
-	b.starts |= 1 << (addr >> 3 & 63)
-	for a := (addr>>blockShift + 1) << blockShift; a < addr+size; a += 1 << blockShift {
-		if b := d.block(a, true); b.starts == 0 {
-			b.first = id + 1
-		}
-	}
-}
-
-//go:norace
-func (d *Dump) block(addr uint64, grow bool) *block {
-	k := (addr - d.HeapLo) >> arenaShift
-	if k >= uint64(len(d.arenas)) {
-		return nil
-	}
-	a := d.arenas[k]
-	if a == nil {
-		if !grow {
-			return nil
-		}
-		a = new(arena)
-		d.arenas[k] = a
-	}
-	return &a[addr>>blockShift&(1<<(arenaShift-blockShift)-1)]
-}
 
 // Find returns the number of the object that holds addr, or -1.
 //
 //go:norace
 func (d *Dump) Find(addr uint64) int {
-	b := d.block(addr, false)
-	if b == nil {
+	word, ok := d.index.word(addr)
+	if !ok {
 		return -1
 	}
-	at := addr >> 3 & 63
-	if before := b.starts & (2<<at - 1); before != 0 { // an object starts in this block at or before addr
-		i := int(b.first) + bits.OnesCount64(before) - 1
-		start := addr>>blockShift<<blockShift | uint64(63-bits.LeadingZeros64(before))<<3
-		if addr-start < d.Size(i) {
-			return i
-		}
+	r, slot := d.index.find(word)
+	if r == nil {
 		return -1
 	}
-	if b.first == 0 {
-		return -1
-	}
-	i := int(b.first) - 1 // the last object before this block
-	if start := d.Addr(i); addr >= start && addr-start < d.Size(i) {
-		return i
-	}
-	return -1
+	return r.first + int(slot)
 }
 
-// Len is the number of objects.
-func (d *Dump) Len() int { return len(d.nodes) }
+// Sized lists the objects whose slots have so many bytes.
+func (d *Dump) Sized(atLeast, atMost uint64) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for k := range d.index.runs {
+			r := &d.index.runs[k]
+			if n := uint64(r.words) * 8; n < atLeast || n > atMost {
+				continue
+			}
+			for slot, at := range r.places {
+				if at != absent && !yield(r.first+slot) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Len is the number of objects. Their numbers are not consecutive.
+func (d *Dump) Len() int { return d.index.objects }
 
 // Addr is where object i starts.
-//
-//go:norace
 func (d *Dump) Addr(i int) uint64 {
-	c := cursor{d.data, d.nodes[i].pos()}
-	return c.uint()
+	r, slot := d.index.of(i)
+	return d.index.lo + 8*(uint64(r.word)+uint64(slot)*uint64(r.words))
 }
 
 // Size is the size of object i's slot in bytes.
-//
-//go:norace
 func (d *Dump) Size(i int) uint64 {
-	if w := d.nodes[i].words; w < large {
-		return uint64(w) * 8
-	}
-	return uint64(len(d.Bytes(i)))
+	r, _ := d.index.of(i)
+	return uint64(r.words) * 8
 }
 
-// HasPointers reports whether object i holds any pointer that is not nil.
-func (d *Dump) HasPointers(i int) bool { return !d.nodes[i].plain }
+// object returns the contents of object i and a cursor to its list of pointers: it reads the run from
+// its start.
+//
+//go:norace
+func (d *Dump) object(i int) (b []byte, c cursor) {
+	r, slot := d.index.of(i)
+	c = cursor{d.data, r.pos}
+	for k := range slot {
+		if r.places[k] != absent {
+			c.skip(2)
+			c.bytes()
+			c.pointers()
+		}
+	}
+	c.skip(2)
+	return c.bytes(), c
+}
+
+// HasPointers reports whether object i has words that are pointers.
+func (d *Dump) HasPointers(i int) bool {
+	_, c := d.object(i)
+	return c.uint() != 0
+}
 
 // Bytes are the contents of object i.
-//
-//go:norace
 func (d *Dump) Bytes(i int) []byte {
-	c := cursor{d.data, d.nodes[i].pos()}
-	c.uint()
-	return c.bytes()
+	b, _ := d.object(i)
+	return b
 }
+
+// FirstWord is the first word of object i.
+func (d *Dump) FirstWord(i int) uint64 { return binary.LittleEndian.Uint64(d.Bytes(i)) }
 
 // Pointers calls f with the offset and the value of every pointer in object i that is not nil.
 //
 //go:norace
 func (d *Dump) Pointers(i int, f func(off, val uint64)) {
-	if d.nodes[i].plain {
-		return
-	}
-	c := cursor{d.data, d.nodes[i].pos()}
-	c.uint()
-	b := c.bytes()
+	b, c := d.object(i)
 	for c.uint() != 0 {
 		off := c.uint()
 		if v := binary.LittleEndian.Uint64(b[off:]); v != 0 {
@@ -131,11 +98,54 @@ func (d *Dump) Pointers(i int, f func(off, val uint64)) {
 	}
 }
 
+// Referrers calls f for every pointer from another object to one that is wanted.
+//
+//go:norace
+func (d *Dump) Referrers(wanted func(i int) bool, f func(from, to int)) {
+	x := &d.index
+	for k := range x.runs {
+		r := &x.runs[k]
+		for slot, at := range r.places {
+			if at == absent || len(r.edges) == 0 {
+				continue
+			}
+			for _, w := range r.pointers(uint32(slot)) { //nolint:gosec // an index
+				to, s := x.find(w)
+				if to == nil {
+					continue
+				}
+				if from, i := r.first+slot, to.first+int(s); i != from && wanted(i) {
+					f(from, i)
+				}
+			}
+		}
+	}
+}
+
+// Clear removes n words at addr, with the pointers in them, from an object.
+func (d *Dump) Clear(addr, n uint64) {
+	i := d.Find(addr)
+	if i < 0 {
+		return
+	}
+	r, slot := d.index.of(i)
+	clear(slice(d.Bytes(i), addr-d.Addr(i), 8*n))
+	left := 0
+	edges := r.pointers(slot)
+	d.Pointers(i, func(_, val uint64) {
+		if w, ok := d.index.word(val); ok {
+			edges[left] = w
+			left++
+		}
+	})
+	for ; left < len(edges); left++ {
+		edges[left] = r.word + slot*r.words // to itself leads nowhere
+	}
+}
+
 // Mask lists the offsets of object i's pointer words.
 func (d *Dump) Mask(i int) []uint64 {
-	c := cursor{d.data, d.nodes[i].pos()}
-	c.uint()
-	c.bytes()
+	_, c := d.object(i)
 	return d.offsets(c.p)
 }
 
@@ -188,12 +198,10 @@ func (d *Dump) Word(addr uint64) uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-// InHeap reports whether addr lies in an arena that has objects.
-//
-//go:norace
+// InHeap reports whether addr lies within the bounds of the heap.
 func (d *Dump) InHeap(addr uint64) bool {
-	k := (addr - d.HeapLo) >> arenaShift
-	return k < uint64(len(d.arenas)) && d.arenas[k] != nil
+	_, ok := d.index.word(addr)
+	return ok
 }
 
 // Site returns the allocation stack of object i, innermost first, when the memory profile sampled
@@ -217,14 +225,4 @@ func (d *Dump) Sampled() map[uint64]bool {
 		}
 	}
 	return out
-}
-
-// FirstWord is the first word of object i.
-//
-//go:norace
-func (d *Dump) FirstWord(i int) uint64 {
-	c := cursor{d.data, d.nodes[i].pos()}
-	c.uint()
-	c.uint()
-	return binary.LittleEndian.Uint64(c.b[c.p:])
 }

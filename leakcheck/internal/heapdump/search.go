@@ -1,31 +1,36 @@
 package heapdump
 
-import "encoding/binary"
-
 // Search finds the shortest way from roots to objects. Roots come in classes: those of a class are
 // all tried before the next class.
 type Search struct {
 	d *Dump
 	// Postpone names objects that are not entered before the class PostponeTo: everything can be
 	// reached through the scheduler's own structures, which explains nothing.
-	Postpone   func(i int) bool
+	Postpone   func(i int, size uint64) bool
 	PostponeTo int
 
-	roots [][]uint64
-	ids   [][]int32
-	used  int // classes searched
-	held  []uint64
-	queue []uint32
+	roots   [][]uint64
+	ids     [][]int32
+	used    int     // classes searched
+	parents []int32 // of each object: 0 unseen, n > 0 object n-1, n < 0 root -n-1
+	held    []held
+	queue   queue
+	left    int
 }
 
-// NewSearch starts anew: marks of an earlier Search of the same dump are gone.
-//
-//go:norace
+type held struct {
+	word   uint32
+	parent int32
+}
+
+// wanted marks a target in parents that has not been reached.
+const wanted = -1 << 31
+
+// NewSearch returns a search that has reached nothing.
 func NewSearch(d *Dump, classes int) *Search {
-	for i := range d.nodes {
-		d.nodes[i].parent = 0
+	return &Search{
+		d: d, roots: make([][]uint64, classes), ids: make([][]int32, classes), parents: make([]int32, d.index.slots),
 	}
-	return &Search{d: d, roots: make([][]uint64, classes), ids: make([][]int32, classes)}
 }
 
 // Root adds a root that points to val; id is what Path returns for it.
@@ -39,83 +44,100 @@ func (s *Search) Root(class, id int, val uint64) {
 //
 //go:norace
 func (s *Search) Run(targets []int, limit int) (left int) {
-	d := s.d
-	want := map[int32]bool{}
+	s.left = 0
 	for _, t := range targets {
-		if d.nodes[t].parent == 0 {
-			want[int32(t)] = true
+		if s.parents[t] == 0 {
+			s.parents[t] = wanted
+			s.left++
 		}
 	}
-	// The mark of a target is in the node itself, not in a map that every edge would ask.
-	const target = -1 << 31
-	for t := range want {
-		d.nodes[t].parent = target
-	}
-	left = len(want)
-	reach := func(i int, parent int32) {
-		if d.nodes[i].parent == target {
-			left--
-		}
-		d.nodes[i].parent = parent
-		if !d.nodes[i].plain {
-			s.queue = append(s.queue, uint32(i))
-		}
-	}
-	unseen := func(i int) bool { p := d.nodes[i].parent; return p == 0 || p == target }
-	for ; s.used < limit && left > 0; s.used++ {
-		s.queue = s.queue[:0]
+	for ; s.used < limit && s.left > 0; s.used++ {
+		s.queue.clear()
 		if s.used == s.PostponeTo {
 			for _, h := range s.held {
-				if i := int(uint32(h)); unseen(i) {
-					reach(i, int32(h>>32)+1)
-				}
+				s.reach(h.word, h.parent)
 			}
 			s.held = nil
 		}
 		for k, val := range s.roots[s.used] {
-			if i := d.Find(val); i >= 0 && unseen(i) {
-				reach(i, -s.ids[s.used][k]-1)
+			if w, ok := s.d.index.word(val); ok {
+				s.reach(w, -s.ids[s.used][k]-1)
 			}
 		}
-		for h := 0; h < len(s.queue) && left > 0; h++ {
-			from := s.queue[h]
-			c := cursor{d.data, d.nodes[from].pos()}
-			c.uint()
-			b := c.bytes()
-			for c.uint() != 0 {
-				v := binary.LittleEndian.Uint64(b[c.uint():])
-				if v == 0 {
-					continue
-				}
-				i := d.Find(v)
-				if i < 0 || !unseen(i) {
-					continue
-				}
-				if s.used < s.PostponeTo && s.Postpone(i) {
-					s.held = append(s.held, uint64(from)<<32|uint64(i))
-					continue
-				}
-				reach(i, int32(from)+1)
+		s.spread()
+	}
+	for _, t := range targets {
+		if s.parents[t] == wanted {
+			s.parents[t] = 0
+		}
+	}
+	return s.left
+}
+
+// spread follows the pointers of what has been reached, the nearest first.
+//
+//go:norace
+func (s *Search) spread() {
+	x := &s.d.index
+	for s.left > 0 {
+		word, ok := s.queue.next()
+		if !ok {
+			return
+		}
+		r, slot := x.find(word)
+		parent := int32(r.first+int(slot)) + 1
+		for _, w := range r.pointers(slot) {
+			to, k := x.find(w)
+			if to == nil {
+				continue
 			}
+			i := to.first + int(k)
+			if p := s.parents[i]; p != 0 && p != wanted {
+				continue
+			}
+			if s.used < s.PostponeTo && s.Postpone(i, uint64(to.words)*8) {
+				s.held = append(s.held, held{w, parent})
+				continue
+			}
+			s.enter(to, k, w, parent)
 		}
 	}
-	for t := range want {
-		if d.nodes[t].parent == target {
-			d.nodes[t].parent = 0
-		}
+}
+
+// reach enters the object that holds a word, unless it has been reached.
+//
+//go:norace
+func (s *Search) reach(word uint32, parent int32) {
+	r, slot := s.d.index.find(word)
+	if r == nil {
+		return
 	}
-	return left
+	if p := s.parents[r.first+int(slot)]; p == 0 || p == wanted {
+		s.enter(r, slot, word, parent)
+	}
+}
+
+//go:norace
+func (s *Search) enter(r *run, slot, word uint32, parent int32) {
+	i := r.first + int(slot)
+	if s.parents[i] == wanted {
+		s.left--
+	}
+	s.parents[i] = parent
+	if len(r.edges) > 0 {
+		s.queue.add(word)
+	}
 }
 
 // Found reports whether the search has reached object i.
-func (s *Search) Found(i int) bool { return s.d.nodes[i].parent != 0 }
+func (s *Search) Found(i int) bool { return s.parents[i] != 0 }
 
 // Path returns the objects from the one that the root points to down to i, and the root's id; ok is
 // false when i was not reached.
 func (s *Search) Path(i int) (objects []int, root int, ok bool) {
-	for n := 0; n <= len(s.d.nodes); n++ {
+	for n := 0; n <= len(s.parents); n++ {
 		objects = append(objects, i)
-		p := s.d.nodes[i].parent
+		p := s.parents[i]
 		if p == 0 {
 			return nil, 0, false
 		}
@@ -135,18 +157,12 @@ func (s *Search) Path(i int) (objects []int, root int, ok bool) {
 //
 //go:norace
 func (s *Search) Orphans(i int) (up []int, next map[int]int) {
-	d := s.d
 	referrers := map[int][]int{}
-	for j := range d.nodes {
-		if d.nodes[j].parent != 0 {
-			continue
+	s.d.Referrers(func(to int) bool { return s.parents[to] == 0 }, func(from, to int) {
+		if s.parents[from] == 0 {
+			referrers[to] = append(referrers[to], from)
 		}
-		d.Pointers(j, func(_, v uint64) {
-			if k := d.Find(v); k >= 0 && k != j && d.nodes[k].parent == 0 {
-				referrers[k] = append(referrers[k], j)
-			}
-		})
-	}
+	})
 	next = map[int]int{i: -1}
 	up = []int{i}
 	for h := 0; h < len(up); h++ {
@@ -162,9 +178,9 @@ func (s *Search) Orphans(i int) (up []int, next map[int]int) {
 
 // Attach makes root id the parent of object top, and leads from there to the orphan along next.
 func (s *Search) Attach(top, id int, next map[int]int) {
-	s.d.nodes[top].parent = int32(-id - 1)
+	s.parents[top] = int32(-id - 1)
 	for j := top; next[j] >= 0; j = next[j] {
-		s.d.nodes[next[j]].parent = int32(j) + 1
+		s.parents[next[j]] = int32(j) + 1
 	}
 }
 
@@ -173,17 +189,22 @@ func (s *Search) Attach(top, id int, next map[int]int) {
 //
 //go:norace
 func (d *Dump) Reach(i, limit int) (bytes uint64, objects int) {
+	x := &d.index
 	seen := map[int]bool{i: true}
 	for stack := []int{i}; len(stack) > 0 && objects < limit; objects++ {
-		j := stack[len(stack)-1]
+		r, slot := x.of(stack[len(stack)-1])
 		stack = stack[:len(stack)-1]
-		bytes += d.Size(j)
-		d.Pointers(j, func(_, v uint64) {
-			if k := d.Find(v); k >= 0 && !seen[k] {
-				seen[k] = true
-				stack = append(stack, k)
+		bytes += uint64(r.words) * 8
+		for _, w := range r.pointers(slot) {
+			to, k := x.find(w)
+			if to == nil {
+				continue
 			}
-		})
+			if i := to.first + int(k); !seen[i] {
+				seen[i] = true
+				stack = append(stack, i)
+			}
+		}
 	}
 	return bytes, objects
 }

@@ -47,7 +47,7 @@ func Take() (*Dump, error) {
 		return nil, fmt.Errorf("heapdump: %s has %d MiB left, the dump may need %d (set TMPDIR)", os.TempDir(),
 			uint64(fs.Bsize)*fs.Bavail>>20, need>>20)
 	}
-	write(f)
+	spare := write(f)
 	st, err := f.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("heapdump: %w", err)
@@ -66,7 +66,7 @@ func Take() (*Dump, error) {
 		_ = syscall.Madvise(data[done:n], syscall.MADV_DONTNEED)
 		done = n
 	}
-	d, err := parse(data, m.HeapObjects+m.HeapObjects/16, handBack) // the dump lists some slots that are no objects
+	d, err := parse(data, spare, handBack)
 	if err != nil {
 		return nil, errors.Join(err, syscall.Munmap(data))
 	}
@@ -74,11 +74,13 @@ func Take() (*Dump, error) {
 	return d, nil
 }
 
+// write returns the ballast: the index takes its place.
+//
 //go:noinline
-func write(f *os.File) {
-	b := make([]byte, ballast)
+func write(f *os.File) []uint32 {
+	b := make([]uint32, ballast/4)
 	debug.WriteHeapDump(f.Fd())
-	runtime.KeepAlive(b)
+	return b
 }
 
 // leakedGoroutines refuses a dump that would kill the process: the runtime does not know the state

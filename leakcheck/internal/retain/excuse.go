@@ -44,10 +44,7 @@ func (x *explainer) popped() {
 		tests[symbols.Descriptor(t)] = t
 	}
 	const header = 8 // objects over 512 bytes start with their type
-	for i := range x.d.Len() {
-		if n := x.d.Size(i); n < 512 || n > 1024 {
-			continue
-		}
+	for i := range x.d.Sized(512, 1024) {
 		t := tests[x.d.FirstWord(i)]
 		if t == nil || uint64(t.Size())+header > x.d.Size(i) {
 			continue
@@ -63,7 +60,7 @@ func (x *explainer) popped() {
 				x.root(excused, root{kind: "popped", val: v})
 			}
 		}
-		clear(slots)
+		x.d.Clear(addr+8*length, capacity-length)
 	}
 }
 

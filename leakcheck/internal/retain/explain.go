@@ -186,18 +186,20 @@ func (x *explainer) explain(targets []Target) []Path {
 
 // scheduler tells the runtime's p, m and g objects: everything hangs on these, so a path through
 // them says nothing.
-func (x *explainer) scheduler() func(int) bool {
+func (x *explainer) scheduler() func(int, uint64) bool {
+	const header = 8 // objects over 512 bytes start with their type
 	descriptors := map[uint64]bool{}
+	smallest, largest := uint64(1<<62), uint64(0)
 	for _, name := range []string{"runtime.p", "runtime.m", "runtime.mPadded", "runtime.g"} {
 		if t := x.types.Named(name); t != nil {
 			descriptors[symbols.Descriptor(t)] = true
+			n := uint64(t.Size()) + header
+			smallest, largest = min(smallest, n), max(largest, n+n/4) // size classes round up by an eighth
 		}
 	}
-	return func(i int) bool {
-		if s := x.d.Size(i); s < 400 || s > 32<<10 {
-			return false
-		}
-		return descriptors[x.d.FirstWord(i)]
+	smallest = max(smallest, 512)
+	return func(i int, size uint64) bool {
+		return size >= smallest && size <= largest && descriptors[x.d.FirstWord(i)]
 	}
 }
 

@@ -69,27 +69,30 @@ func (x *explainer) fromReferrers(objects []int, views []view) (found bool) {
 	if len(want) == 0 {
 		return false
 	}
-	for i := range x.d.Len() {
+	wanted := func(o int) bool {
+		k, ok := want[o]
+		return ok && !views[k].known()
+	}
+	x.d.Referrers(wanted, func(from, to int) {
 		var self view
-		x.d.Pointers(i, func(off, target uint64) {
-			j := x.d.Find(target)
-			k, ok := want[j]
-			if !ok || i == j || views[k].known() {
+		x.d.Pointers(from, func(off, target uint64) {
+			k := want[to]
+			if views[k].known() || x.d.Find(target) != to {
 				return
 			}
-			slot := x.d.Addr(i) + off
+			slot := x.d.Addr(from) + off
 			e := x.ifaceAt(slot, "")
 			if !e.ok {
 				if !self.known() {
-					self = x.intrinsic(i)
+					self = x.intrinsic(from)
 				}
 				e = x.edge(self, slot)
 			}
-			if e.ok && e.next.known() && x.fits(e.next, j) {
+			if e.ok && e.next.known() && x.fits(e.next, to) {
 				views[k], found = e.next, true
 			}
 		})
-	}
+	})
 	return found
 }
 
