@@ -39,6 +39,7 @@ func ForClear(t TB, cond Condition, opts ...ForClearOption) Report {
 	ctx, cancel := o.within(t)
 	defer cancel()
 	r, err := o.wait(ctx, src, cond)
+	verdict.Attach(t, verdict.KindMemory, r)
 	if err != nil {
 		o.fail(t, err)
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/enginetest/enginetest/verdict"
 )
 
@@ -37,7 +39,8 @@ func (e *Error) Verdicts() (list []verdict.Verdict) {
 	return list
 }
 
-// MarshalJSON keeps the errors of the steps: their messages and verdicts.
+// MarshalJSON keeps the errors of the steps, their messages and verdicts, the readings of device
+// memory and the injected faults.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type step struct {
 		Name    string          `json:"name"`
@@ -52,7 +55,11 @@ func (r Report) MarshalJSON() ([]byte, error) {
 		Gone  bool          `json:"gone"`
 		Took  time.Duration `json:"took_ns"`
 		Steps []step        `json:"steps"`
-	}{r.Name, r.Err() == nil, r.Took, []step{}}
+
+		DeviceMemory *gpuwait.AccountReport `json:"device_memory,omitempty"`
+		DeviceSlack  int64                  `json:"device_slack,omitempty"`
+		Faults       []llm.FaultReport      `json:"faults,omitempty"`
+	}{r.Name, r.Err() == nil, r.Took, []step{}, r.DeviceMemory, r.slack, r.Faults}
 	for _, s := range r.Steps {
 		j := step{
 			Name: s.Name, Took: s.Took, Budget: s.Budget, Detail: strings.ToValidUTF8(s.Detail, "?"),

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // Report is what a teardown did and found, step by step.
@@ -18,8 +19,11 @@ type Report struct {
 	// DeviceMemory is what the GPUs held before the engine, at its peak and after, with holders;
 	// nil when they were not checked.
 	DeviceMemory *gpuwait.AccountReport
+	// Faults are those that the engine was given, with how often each struck.
+	Faults []llm.FaultReport
 
-	pkg string // that messages name
+	pkg   string // that messages name
+	slack int64  // device memory that may stay
 }
 
 // Step is one check of a teardown.

@@ -62,7 +62,7 @@ func (f *Fixture) teardown(ctx context.Context) Report {
 		report.Steps = append(report.Steps, s.do(ctx, time.Duration(float64(s.budget)*scale)))
 	}
 	report.Took = time.Since(start)
-	report.DeviceMemory = f.gpu.report
+	report.DeviceMemory, report.slack, report.Faults = f.gpu.report, f.opts.slack, e.faults
 	return report
 }
 
@@ -86,6 +86,7 @@ func (c check) do(ctx context.Context, budget time.Duration) Step {
 type handle struct {
 	engine Engine
 	pkg    string // that messages name
+	faults []llm.FaultReport
 }
 
 // shutdown calls Shutdown and sees to it that the call ends: an engine that ignores its context is
@@ -109,7 +110,8 @@ func (h *handle) shutdown(ctx context.Context) (string, error) {
 			e, hangGrace, stuck, h.pkg, stuck.stack))
 	}
 	if f, ok := h.engine.(FaultReporter); ok {
-		errs = append(errs, unfired(f.Faults()))
+		h.faults = f.Faults()
+		errs = append(errs, unfired(h.faults))
 	}
 	detail := "returned no error"
 	if r, ok := h.engine.(ShutdownReporter); ok {

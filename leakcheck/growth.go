@@ -55,6 +55,9 @@ func Growth(t TB, rounds int, round func(i int), opts ...Option) {
 		verdict.Record(t, verdict.Of(err)...)
 		t.Errorf("%v", err)
 	}
+	if cfg := configure(opts); rep != nil && cfg.growth != nil {
+		verdict.Measure(t, rep.bounds()...)
+	}
 	if a, ok := t.(interface{ ArtifactDir() string }); ok && rep != nil {
 		dir := a.ArtifactDir()
 		for name, text := range map[string]string{"growth.txt": rep.Table(), "growth.svg": rep.svg()} {
@@ -63,6 +66,19 @@ func Growth(t TB, rounds int, round func(i int), opts ...Option) {
 			}
 		}
 	}
+}
+
+// bounds returns what GrowthAllowed allows beside what was measured: audit finds one that allows far
+// more.
+func (r *GrowthReport) bounds() (list []verdict.Bound) {
+	for _, tr := range r.Trends {
+		if tr.Measure == heapMeasure && tr.Unjudged == "" {
+			list = append(list, verdict.Bound{
+				Name: "growth of the Go heap in each round", Value: max(0, tr.PerRound), Max: tr.Allowed, Unit: "bytes",
+			})
+		}
+	}
+	return list
 }
 
 // MeasureGrowth is Growth's core: it gives the measurements, and a [*Error] when something grows. A

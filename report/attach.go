@@ -2,6 +2,9 @@ package report
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,9 +18,22 @@ func (t *testRun) attach(a verdict.Attachment) {
 		var raw teardownJSON
 		if decode(a.Data, &raw) {
 			t.Teardowns = append(t.Teardowns, raw.teardown())
+			t.Memory = append(t.Memory, memoryOf(raw.DeviceMemory)...)
+			t.Faults = append(t.Faults, raw.faults()...)
+			t.Bounds = append(t.Bounds, raw.bounds()...)
 		}
 	case verdict.KindMemory:
 		t.Memory = append(t.Memory, memoryOf(a.Data)...)
+	case verdict.KindBound:
+		var bounds []verdict.Bound
+		if decode(a.Data, &bounds) {
+			t.Bounds = append(t.Bounds, bounds...)
+		}
+	case verdict.KindFault:
+		var faults []verdict.Fault
+		if decode(a.Data, &faults) {
+			t.Faults = append(t.Faults, faults...)
+		}
 	}
 }
 
@@ -35,6 +51,41 @@ type teardownJSON struct {
 			Message string `json:"message"`
 		} `json:"error"`
 	} `json:"steps"`
+	DeviceMemory json.RawMessage `json:"device_memory"`
+	DeviceSlack  int64           `json:"device_slack"`
+	Faults       []struct {
+		Fault struct {
+			Point, Action string
+			After         int
+		}
+		Passes, Fired int
+	} `json:"faults"`
+}
+
+// bounds compares what may stay on the devices with what the engine held there: when that is more
+// than it ever held, the check cannot fail.
+func (j teardownJSON) bounds() []verdict.Bound {
+	var held int64
+	for _, m := range memoryOf(j.DeviceMemory) {
+		if len(m.Points) > 0 {
+			held = max(held, m.Peak-m.Points[0].Used)
+		}
+	}
+	if held <= 0 || j.DeviceSlack <= 0 {
+		return nil
+	}
+	return []verdict.Bound{{
+		Name: "device memory that may stay, beside what the engine held", Value: float64(held),
+		Max: float64(j.DeviceSlack), Unit: "bytes",
+	}}
+}
+
+func (j teardownJSON) faults() (list []verdict.Fault) {
+	for _, f := range j.Faults {
+		name := fmt.Sprintf("%s at %s after %d passes", f.Fault.Action, f.Fault.Point, f.Fault.After)
+		list = append(list, verdict.Fault{Name: name, Fired: f.Fired, Passes: f.Passes})
+	}
+	return list
 }
 
 func (j teardownJSON) teardown() Teardown {
@@ -49,10 +100,11 @@ func (j teardownJSON) teardown() Teardown {
 	return t
 }
 
-// memoryOf reads a gpuwait.Report; what is none has no devices.
+// memoryOf reads a gpuwait.Report or a gpuwait.AccountReport; what is neither has no devices.
 func memoryOf(data []byte) (list []Memory) {
 	var raw struct {
 		Devices []struct {
+			accountJSON
 			Device struct {
 				UUID string `json:"uuid"`
 				Name string `json:"name"`
@@ -85,10 +137,16 @@ func memoryOf(data []byte) (list []Memory) {
 			Device: strings.TrimSpace(d.Device.UUID + " " + d.Device.Name),
 			Total:  d.Memory.Total, After: d.Memory.Used, Clear: d.Clear,
 		}
+		if d.Verdict != "" && !d.used() {
+			continue
+		}
+		if d.Verdict != "" {
+			d.fill(&m)
+		}
 		if d.Bounded {
 			m.Target = d.Target
 		}
-		m.Peak = m.After
+		m.Peak = max(m.Peak, m.After)
 		for _, p := range d.History {
 			m.Points = append(m.Points, Point{p.After, p.Used})
 			m.Peak = max(m.Peak, p.Used)
@@ -102,4 +160,44 @@ func memoryOf(data []byte) (list []Memory) {
 		list = append(list, m)
 	}
 	return list
+}
+
+// accountJSON is what a gpuwait.AccountReport says of a device: readings before the engine, at its
+// peak, before its teardown and after.
+type accountJSON struct {
+	Verdict  string    `json:"verdict"`
+	Baseline usageJSON `json:"baseline"`
+	Peak     usageJSON `json:"peak"`
+	Before   usageJSON `json:"before"`
+	After    usageJSON `json:"after"`
+}
+
+type usageJSON struct {
+	At        time.Time         `json:"at"`
+	Family    []json.RawMessage `json:"family"`
+	GPUMapped bool              `json:"gpu_mapped"`
+	Memory    struct {
+		Total int64 `json:"total"`
+		Used  int64 `json:"used"`
+	} `json:"memory"`
+}
+
+// used reports whether the engine may have had memory on the device, or still has.
+func (a accountJSON) used() bool {
+	readings := []usageJSON{a.Peak, a.Before, a.After}
+	return a.Verdict != "returned" || slices.ContainsFunc(readings, func(u usageJSON) bool {
+		return u.GPUMapped || len(u.Family) > 0
+	})
+}
+
+func (a accountJSON) fill(m *Memory) {
+	m.Total, m.After, m.Clear = a.After.Memory.Total, a.After.Memory.Used, a.Verdict == "returned"
+	readings := []usageJSON{a.Baseline, a.Peak, a.Before, a.After}
+	slices.SortStableFunc(readings, func(x, y usageJSON) int { return x.At.Compare(y.At) })
+	for i, r := range readings {
+		m.Peak = max(m.Peak, r.Memory.Used)
+		if i == 0 || r.At.After(readings[i-1].At) {
+			m.Points = append(m.Points, Point{r.At.Sub(readings[0].At), r.Memory.Used})
+		}
+	}
 }

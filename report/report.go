@@ -111,6 +111,8 @@ type Test struct {
 	Attributes map[string]string `json:"attributes,omitempty"`
 	Teardowns  []Teardown        `json:"teardowns,omitempty"`
 	Memory     []Memory          `json:"memory,omitempty"`
+	Bounds     []verdict.Bound   `json:"bounds,omitempty"` // what was measured, also when it passed
+	Faults     []verdict.Fault   `json:"faults,omitempty"` // that the test injected
 	Output     string            `json:"output,omitempty"` // of a test that did not pass; long output lacks its middle
 	Repro      string            `json:"repro,omitempty"`
 

@@ -64,6 +64,8 @@ func schemaOf(typ reflect.Type) map[string]any {
 		return map[string]any{"type": "string"}
 	case reflect.Int, reflect.Int64:
 		return map[string]any{"type": "integer"}
+	case reflect.Float64:
+		return map[string]any{"type": "number"}
 	}
 	properties, required := map[string]any{}, []string{}
 	for f := range typ.Fields() {

@@ -7,10 +7,12 @@ import (
 	"strings"
 )
 
-// The kinds of attachments that a report draws.
+// The kinds of attachments that a report reads.
 const (
 	KindTeardown = "teardown" // the steps of a fixture's teardown
-	KindMemory   = "memory"   // what a wait for device memory saw: a gpuwait.Report
+	KindMemory   = "memory"   // device memory: a gpuwait.Report or a gpuwait.AccountReport
+	KindBound    = "bound"    // measured values and their bounds: see Measure
+	KindFault    = "fault"    // injected faults: see Faults
 )
 
 const attachPrefix = "enginetest-attach: "

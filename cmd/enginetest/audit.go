@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/enginetest/enginetest/cmd/enginetest/internal/audit"
 	"github.com/enginetest/enginetest/cmd/enginetest/internal/results"
+	"github.com/enginetest/enginetest/internal/lint"
 	"github.com/spf13/cobra"
 )
 
@@ -22,16 +22,20 @@ func auditCommand() *cobra.Command {
 		Short: "Find tests that prove less than they seem to",
 		Long: `Find tests that prove less than they seem to, in the source of packages (default ./...):
 
-    exit         TestMain ends the process without the result of m.Run
-    skip-reason  a skip that does not say why
-    no-proof     a fixture that leaves its checks out
-    guard-order  a leakcheck.Guard that checks before what it should see is cleaned up
-    cannot-fail  a test that never uses its *testing.T
+    exit             TestMain ends the process without the result of m.Run
+    skip-reason      a skip that does not say why
+    no-proof         a fixture that leaves its checks out, or accepts any finding
+    guard-order      a leakcheck.Guard that checks before what it should see is cleaned up
+    cleanup-context  a cleanup with the test's context, which is cancelled by then
+    shutdown-error   a Shutdown whose error is dropped
+    cannot-fail      a test that never uses its *testing.T
 
 and with --history DIR in the JSON reports of enginetest run:
 
-    never-ran    a test that no report of its package has
-    only-skips   a test that every report skips
+    never-ran        a test that no report of its package has
+    only-skips       a test that every report skips
+    loose-bound      a bound ten times above all that three or more runs measured
+    never-fired      an injected fault that never struck
 
 A comment "audit:ignore CHECK reason" on the line or above it accepts a finding. Exit codes: 0 nothing found, 1 something, 2 wrong usage.`,
 		RunE: func(cmd *cobra.Command, packages []string) error {
@@ -42,7 +46,7 @@ A comment "audit:ignore CHECK reason" on the line or above it accepts a finding.
 			if asJSON {
 				e := json.NewEncoder(cmd.OutOrStdout())
 				e.SetIndent("", "  ")
-				err = e.Encode(findings)
+				err = e.Encode(append([]audit.Finding{}, findings...))
 			} else {
 				for _, f := range findings {
 					fmt.Fprintln(cmd.OutOrStdout(), f)
@@ -59,31 +63,34 @@ A comment "audit:ignore CHECK reason" on the line or above it accepts a finding.
 	return cmd
 }
 
-// auditPackages audits the test files of packages.
+// auditPackages audits the tests of packages: their source, and what ran of them.
 func auditPackages(ctx context.Context, packages []string, history string) ([]audit.Finding, error) {
 	if len(packages) == 0 {
 		packages = []string{"./..."}
 	}
-	const format = `{{$p := .}}{{range .TestGoFiles}}{{$p.ImportPath}}|{{$p.Dir}}|{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$p.ImportPath}}|{{$p.Dir}}|{{.}}{{"\n"}}{{end}}`
-	list, err := lines(ctx, append([]string{"go", "list", "-f", format}, packages...))
+	units, err := lint.Load(ctx, "", packages...)
 	if err != nil {
 		return nil, err
 	}
-	findings, tests, errs := []audit.Finding{}, []audit.Test{}, []error{}
-	cwd, _ := os.Getwd()
-	for _, line := range list {
-		parts := strings.SplitN(line, "|", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		name := filepath.Join(parts[1], parts[2])
-		if rel, err := filepath.Rel(cwd, name); err == nil && !strings.HasPrefix(rel, "..") {
-			name = rel
-		}
-		found, in, err := audit.Source(parts[0], name, nil)
-		findings, tests, errs = append(findings, found...), append(tests, in...), append(errs, err)
-	}
+	findings, tests := audit.Source(units)
 	reports, err := results.Load(history)
+	if err != nil {
+		return nil, fmt.Errorf("--history: %w", err)
+	}
 	findings = append(findings, audit.Results(tests, reports)...)
-	return findings, errors.Join(append(errs, err)...)
+	shorten(findings)
+	return findings, nil
+}
+
+// shorten makes the names of files relative to the current folder, where they are in it.
+func shorten(findings []audit.Finding) {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return
+	}
+	for i, f := range findings {
+		if rel, err := filepath.Rel(cwd, f.File); err == nil && !strings.HasPrefix(rel, "..") {
+			findings[i].File = rel
+		}
+	}
 }

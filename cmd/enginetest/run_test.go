@@ -216,7 +216,7 @@ func TestAudit(t *testing.T) {
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, stderr, "findings")
 	for _, want := range []string{
-		"demo_test.go:17: skip-reason: t.SkipNow does not say why", "never-ran: TestWrong is in none of 1 reports",
+		"demo_test.go:17: skip-reason: SkipNow does not say why", "never-ran: TestWrong is in none of 1 report",
 	} {
 		assert.Contains(t, stdout, want)
 	}

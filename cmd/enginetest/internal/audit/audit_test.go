@@ -6,100 +6,88 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/enginetest/enginetest/internal/lint"
 	"github.com/enginetest/enginetest/report"
+	"github.com/enginetest/enginetest/verdict"
 )
 
-// Each planted weakness is found, and its sound twin is not.
-func TestSource(t *testing.T) {
-	for name, c := range map[string]struct{ bad, good string }{
-		CheckExit: {
-			"func TestMain(m *testing.M) { m.Run(); os.Exit(0) }",
-			"func TestMain(m *testing.M) { os.Exit(m.Run()) }\nfunc init() { os.Exit(0) }",
-		},
-		CheckExit + " never": {
-			"func TestMain(m *testing.M) { setUp() }",
-			"func TestMain(m *testing.M) { forkproc.Main(m) }",
-		},
-		CheckSkipReason: {
-			"func TestA(t *testing.T) { t.Skip() }",
-			`func TestA(t *testing.T) { t.Skip("needs a GPU"); sql.Skip() }`,
-		},
-		CheckSkipReason + " now": {
-			"func TestA(t *testing.T) { t.SkipNow() }",
-			`func TestA(t *testing.T) { t.Skipf("%d", 1) }`,
-		},
-		CheckSkipReason + " empty": {
-			`func TestA(t *testing.T) { t.Skip("  ") }`,
-			"func TestA(t *testing.T) { t.Skip(why) }",
-		},
-		CheckNoProof: {
-			`func TestA(t *testing.T) { runner.New(t, cfg, runner.WithoutDeviceMemory("x"), runner.WithoutHost("x")) }`,
-			`func TestA(t *testing.T) { runner.New(t, cfg, runner.WithoutDeviceMemory("no GPU")) }`,
-		},
-		CheckGuardOrder: {
-			"func TestA(t *testing.T) {\n\te := runner.New(t, cfg)\n\tleakcheck.Guard(t)\n\t_ = e\n}",
-			"func TestA(t *testing.T) {\n\tleakcheck.Guard(t)\n\te := runner.New(t, cfg)\n\t_ = e\n}",
-		},
-		CheckCannotFail: {
-			"func TestA(t *testing.T) { engine.Generate() }",
-			"func TestA(t *testing.T) { check(t, engine.Generate()) }\nfunc TestB(t *testing.T) {}\nfunc Testing(t *testing.T) { x() }",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			check, _, _ := cut(name)
-			found, _, err := Source("p", "a_test.go", "package p\n"+c.bad)
-			require.NoError(t, err)
-			require.Len(t, found, 1)
-			assert.Equal(t, check, found[0].Check, found[0].String())
-			found, _, err = Source("p", "a_test.go", "package p\n"+c.good)
-			require.NoError(t, err)
-			assert.Empty(t, found)
-		})
-	}
+var source = []lint.Test{
+	{Package: "p", Name: "TestA", File: "a_test.go", Line: 3},
+	{Package: "p", Name: "TestB", File: "a_test.go", Line: 4},
+	{Package: "p", Name: "TestC", File: "a_test.go", Line: 5, Ignored: "never-ran built for another system"},
+	{Package: "q", Name: "TestD", File: "d_test.go", Line: 6},
 }
 
-func cut(name string) (string, string, bool) {
-	for i := range name {
-		if name[i] == ' ' {
-			return name[:i], name[i+1:], true
-		}
+func texts(findings []Finding) (list []string) {
+	for _, f := range findings {
+		list = append(list, f.String())
 	}
-	return name, "", false
+	return list
 }
 
-func TestIgnore(t *testing.T) {
-	for comment, want := range map[string]int{
-		"// audit:ignore skip-reason the linter plays a broken suite": 0,
-		"// audit:ignore skip-reason":                                 1, // without a reason
-		"// audit:ignore exit another check":                          1,
-	} {
-		found, _, err := Source("p", "a_test.go", "package p\nfunc TestA(t *testing.T) {\n\t"+comment+"\n\tt.Skip()\n}")
-		require.NoError(t, err)
-		assert.Len(t, found, want, comment)
-	}
-	_, _, err := Source("p", "a_test.go", "package")
-	require.Error(t, err)
-}
-
-func TestResults(t *testing.T) {
-	_, tests, err := Source("p", "a_test.go", "package p\nfunc TestA(t *testing.T) {}\nfunc TestB(t *testing.T) {}\nfunc TestC(t *testing.T) {}\nfunc helper() {}")
-	require.NoError(t, err)
-	require.Len(t, tests, 3)
+// What ran says which tests were never run; a package that no report has is unknown.
+func TestNeverRan(t *testing.T) {
 	run := func(status report.Status) *report.Report {
+		return &report.Report{Tests: []report.Test{{Package: "p", Name: "TestA", Status: status, Message: "no GPU"}}}
+	}
+	assert.Equal(t, []string{"a_test.go:4: never-ran: TestB is in none of 2 reports of its package"},
+		texts(Results(source, []*report.Report{run(report.StatusSkip), run(report.StatusPass)})))
+	assert.Equal(t, []string{
+		"a_test.go:3: only-skips: TestA is skipped in every report: no GPU",
+		"a_test.go:4: never-ran: TestB is in none of 1 report of its package",
+	}, texts(Results(source, []*report.Report{run(report.StatusSkip)})))
+	assert.Empty(t, Results(source, nil), "without results nothing is known")
+	built := &report.Report{Tests: []report.Test{{Package: "p", Status: report.StatusFail}}}
+	assert.Empty(t, Results(source, []*report.Report{built}), "a package that did not build ran nothing")
+}
+
+// A bound is loose when nothing in three runs reaches a tenth of it; a subtest that does saves only
+// its own bound.
+func TestLooseBound(t *testing.T) {
+	run := func(values ...float64) (list []*report.Report) {
+		for _, v := range values {
+			b := verdict.Bound{Name: "growth", Value: v, Max: 1000, Unit: "bytes"}
+			list = append(list, &report.Report{Tests: []report.Test{
+				{Package: "p", Name: "TestA", Status: report.StatusPass},
+				{Package: "p", Name: "TestA/x", Status: report.StatusPass, Bounds: []verdict.Bound{b}},
+				{Package: "p", Name: "TestB", Status: report.StatusPass},
+			}})
+		}
+		return list
+	}
+	assert.Equal(t, []string{"a_test.go:3: loose-bound: x: growth: at most 1000 bytes allowed, and the most that " +
+		"3 runs measured is 12 bytes: nothing comes near it"}, texts(Results(source, run(0, 12, 7))))
+	assert.Empty(t, Results(source, run(0, 12)), "two runs say little")
+	assert.Empty(t, Results(source, run(0, 12, 7, 101)), "one run comes near it")
+}
+
+func TestNeverFired(t *testing.T) {
+	run := func(fired int) *report.Report {
 		return &report.Report{Tests: []report.Test{
-			{Package: "p", Name: "TestA", Status: status, Message: "no GPU"}, {
-				Package: "p", Name: "TestB",
-				Status: report.StatusSkip, Message: "no GPU",
+			{Package: "p", Name: "TestA", Status: report.StatusPass},
+			{
+				Package: "p", Name: "TestB", Status: report.StatusPass,
+				Faults: []verdict.Fault{{Name: "error at forward", Fired: fired, Passes: 2}},
 			},
 		}}
 	}
-	var got []string
-	for _, f := range Results(tests, []*report.Report{run(report.StatusSkip), run(report.StatusPass)}) {
-		got = append(got, f.String())
-	}
 	assert.Equal(t, []string{
-		"a_test.go:3: only-skips: TestB is skipped in every report: no GPU",
-		"a_test.go:4: never-ran: TestC is in none of 2 reports of its package",
-	}, got)
-	assert.Empty(t, Results(tests, nil), "without results nothing is known")
+		`a_test.go:4: never-fired: the fault "error at forward" never struck: its point was passed 4 times in 2 runs`,
+	}, texts(Results(source, []*report.Report{run(0), run(0)})))
+	assert.Empty(t, Results(source, []*report.Report{run(0), run(1)}))
+}
+
+// The static checks find what is planted, with the place where it stands.
+func TestSource(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles what the corpus imports")
+	}
+	units, err := lint.Load(t.Context(), "../../../..", "./internal/lint/testdata/src/skip")
+	require.NoError(t, err)
+	findings, tests := Source(units)
+	require.Len(t, findings, 5)
+	assert.Equal(t, "TestBare", findings[0].Test)
+	assert.Contains(t, findings[0].String(), "a_test.go:8: skip-reason: Skip does not say why")
+	assert.Equal(t, "github.com/enginetest/enginetest/internal/lint/testdata/src/skip", findings[0].Package)
+	assert.Len(t, tests, 9)
 }

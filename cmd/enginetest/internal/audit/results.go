@@ -2,55 +2,59 @@ package audit
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
+	"github.com/enginetest/enginetest/internal/lint"
 	"github.com/enginetest/enginetest/report"
 )
 
-// Test is a test in the source.
-type Test struct {
-	Package, Name, File string
-	Line                int
-	ignored             string
-}
-
-// Results compares the tests in the source with what ran: tests that no report has, and tests that
-// every report skips.
-func Results(tests []Test, reports []*report.Report) (findings []Finding) {
+// Results compares the tests in the source with what ran.
+func Results(tests []lint.Test, reports []*report.Report) (findings []Finding) {
 	if len(reports) == 0 {
 		return nil
 	}
-	ran, only := map[string]bool{}, map[string]string{}
-	packages := map[string]bool{}
-	for _, r := range reports {
-		for _, t := range r.Tests {
-			packages[t.Package] = true
-			id := t.ID()
-			switch {
-			case t.Status != report.StatusSkip:
-				ran[id], only[id] = true, ""
-			case !ran[id]:
-				ran[id], only[id] = true, t.Message
-			case only[id] != "":
-				only[id] = t.Message
+	seen := readHistory(reports)
+	for _, t := range tests {
+		add := func(check, format string, args ...any) {
+			if !strings.HasPrefix(t.Ignored, check+" ") {
+				findings = append(findings, Finding{check, t.File, t.Line, t.Package, t.Name, fmt.Sprintf(format, args...)})
+			}
+		}
+		h := seen.tests[t.Package+"."+t.Name]
+		if h == nil {
+			if n := seen.packages[t.Package]; n > 0 {
+				add(CheckNeverRan, "%s is in none of %s of its package", t.Name, count(n, "report"))
+			}
+			continue
+		}
+		if h.ran == 0 {
+			add(CheckOnlySkips, "%s is skipped in every report: %s", t.Name, h.why)
+		}
+		for _, name := range slices.Sorted(maps.Keys(h.bounds)) {
+			if b := h.bounds[name]; b.loose() {
+				add(CheckLooseBound, "%s: at most %s allowed, and the most that %s measured is %s: nothing comes near it",
+					name, amount(b.max, b.unit), count(b.runs, "run"), amount(b.value, b.unit))
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(h.faults)) {
+			if f := h.faults[name]; f.Fired == 0 {
+				add(CheckNeverFired, "the fault %q never struck: its point was passed %s in %s", name,
+					count(f.Passes, "time"), count(h.runs, "run"))
 			}
 		}
 	}
-	for _, t := range tests {
-		id := t.Package + "." + t.Name
-		f := Finding{File: t.File, Line: t.Line, Package: t.Package, Test: t.Name}
-		switch {
-		case !ran[id] && packages[t.Package]:
-			f.Check, f.Message = CheckNeverRan, fmt.Sprintf("%s is in none of %d reports of its package", t.Name,
-				len(reports))
-		case only[id] != "":
-			f.Check, f.Message = CheckOnlySkips, fmt.Sprintf("%s is skipped in every report: %s", t.Name, only[id])
-		default:
-			continue
-		}
-		if !strings.HasPrefix(t.ignored, f.Check+" ") {
-			findings = append(findings, f)
-		}
-	}
 	return findings
+}
+
+func count(n int, unit string) string {
+	if n == 1 {
+		return "1 " + unit
+	}
+	return fmt.Sprintf("%d %ss", n, unit)
+}
+
+func amount(v float64, unit string) string {
+	return strings.TrimSpace(fmt.Sprintf("%.4g %s", v, unit))
 }

@@ -1,0 +1,7 @@
+package cleanpassed
+
+import "testing"
+
+func TestMain(m *testing.M) { run(m) }
+
+func run(m *testing.M) { m.Run() }
