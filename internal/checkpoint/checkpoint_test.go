@@ -274,7 +274,7 @@ func FuzzConfig(f *testing.F) {
 		if _, err := parseIndex("i", data); err != nil {
 			require.ErrorAs(t, err, &e)
 		}
-		c, err := parseConfig("c", data)
+		c, err := ParseConfig("c", data)
 		if err != nil {
 			require.ErrorAs(t, err, &e)
 			return

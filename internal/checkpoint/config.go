@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,7 +12,7 @@ import (
 // Config is a model's config.json, resolved: every default of the architecture is filled in, as
 // transformers 5 has it.
 type Config struct {
-	Architecture string // "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM" or "Qwen3ForCausalLM"
+	Architecture string // a class of transformers, one of [Architectures]
 
 	VocabSize        int
 	HiddenSize       int
@@ -23,26 +24,60 @@ type Config struct {
 	MaxPositions     int // max_position_embeddings
 	RMSNormEps       float64
 	Rope             Rope
+	LocalRope        *Rope // of the layers with sliding attention; nil: Rope
 
 	TieEmbeddings bool // lm_head is embed_tokens
 	QKVBias       bool // q_proj, k_proj and v_proj have a bias
 	OBias         bool // o_proj has
 	MLPBias       bool // gate_proj, up_proj and down_proj have
 	QKNorm        bool // q_norm and k_norm (RMS over HeadDim) before the rotation
+	PostNorms     bool // the results of attention and MLP are normalized before they are added
+
+	Activation     Activation // of the MLP's gate
+	AttentionScale float64    // scores are multiplied by it
+	NormOffset     float32    // norms multiply by weight + NormOffset
+	EmbeddingScale float64    // embeddings are multiplied by it: 1 or √HiddenSize, not rounded as in 16 bits
 
 	// SlidingWindow is the number of positions that a token attends to, itself included (position i
-	// sees j > i − SlidingWindow), in the layers for which LayerWindow gives it; 0 means full
-	// attention everywhere. A window that no sequence can outgrow is given as 0.
+	// sees j > i − SlidingWindow), in the layers for which LayerWindow returns it; 0 means full
+	// attention everywhere. A window that no sequence can outgrow is 0 here.
 	SlidingWindow int
 	sliding       []bool // per layer; nil means all
 
 	EOS []int32
 }
 
+// Activation is the function that the MLP applies to its gate.
+type Activation int
+
+// The activations of config.json: "silu" and "gelu_pytorch_tanh".
+const (
+	SiLU Activation = iota
+	GELUTanh
+)
+
 // LayerWindow is the sliding window of a layer, or 0 for full attention.
 func (c *Config) LayerWindow(layer int) int {
-	if c.SlidingWindow > 0 && (c.sliding == nil || c.sliding[layer]) {
+	if c.slides(layer) {
 		return c.SlidingWindow
+	}
+	return 0
+}
+
+func (c *Config) slides(layer int) bool { return c.sliding == nil || c.sliding[layer] }
+
+// Ropes lists the rotary embeddings of the model; LayerRope is an index into it.
+func (c *Config) Ropes() []Rope {
+	if c.LocalRope == nil {
+		return []Rope{c.Rope}
+	}
+	return []Rope{c.Rope, *c.LocalRope}
+}
+
+// LayerRope is the index in Ropes of a layer's rotary embedding.
+func (c *Config) LayerRope(layer int) int {
+	if c.LocalRope != nil && c.slides(layer) {
+		return 1
 	}
 	return 0
 }
@@ -58,48 +93,17 @@ const (
 	maxPositions = 1 << 30
 )
 
-// architecture is what a class of transformers fixes outside config.json.
-type architecture struct {
-	modelType      string
-	maxPositions   int
-	eos            int32 // -1: none
-	headDim        int   // default; 0 is hidden_size / num_attention_heads
-	kvHeads        int   // when the key is missing; 0 is num_attention_heads
-	qkvBias        bool
-	attentionBias  bool // attention_bias adds a bias to q, k, v and o
-	mlpBias        bool // mlp_bias is honoured
-	qkNorm         bool
-	slidingWindow  int  // when the key is missing; 0: the class has no window at all
-	slidingOptedIn bool // only with use_sliding_window, from layer max_window_layers on, or as layer_types says
-}
-
-// Source: configuration_*.py and modeling_*.py of transformers 5.12.
-var architectures = map[string]architecture{
-	"LlamaForCausalLM": {
-		modelType: "llama", maxPositions: 2048, eos: 2, attentionBias: true, mlpBias: true,
-	},
-	"MistralForCausalLM": {
-		modelType: "mistral", maxPositions: 4096 * 32, eos: 2, kvHeads: 8, slidingWindow: 4096,
-	},
-	"Qwen2ForCausalLM": {
-		modelType: "qwen2", maxPositions: 32768, eos: -1, kvHeads: 32, qkvBias: true, slidingWindow: 4096, slidingOptedIn: true,
-	},
-	"Qwen3ForCausalLM": {
-		modelType: "qwen3", maxPositions: 32768, eos: -1, kvHeads: 32, headDim: 128, attentionBias: true, qkNorm: true,
-		slidingWindow: 4096, slidingOptedIn: true,
-	},
-}
-
 // ReadConfig reads and checks a config.json.
 func ReadConfig(path string) (Config, error) {
 	data, err := readJSON(path)
 	if err != nil {
 		return Config{}, err
 	}
-	return parseConfig(path, data)
+	return ParseConfig(path, data)
 }
 
-func parseConfig(path string, data []byte) (Config, error) {
+// ParseConfig reads and checks the contents of a config.json; path is its name in errors.
+func ParseConfig(path string, data []byte) (Config, error) {
 	f, err := parseFields(path, data)
 	if err != nil {
 		return Config{}, err
@@ -156,9 +160,18 @@ func (f *fields) config(name string, a architecture) Config {
 		NumHeads:         f.required("num_attention_heads", maxHeads),
 		MaxPositions:     f.integer("max_position_embeddings", a.maxPositions, 1, maxPositions),
 		RMSNormEps:       f.number("rms_norm_eps", 1e-6, 0, 1),
-		TieEmbeddings:    f.bool("tie_word_embeddings"),
+		TieEmbeddings:    a.tied,
 		QKVBias:          a.qkvBias,
 		QKNorm:           a.qkNorm,
+		PostNorms:        a.postNorms,
+		NormOffset:       a.normOffset,
+		EmbeddingScale:   1,
+	}
+	if a.scaleEmbedding {
+		c.EmbeddingScale = math.Sqrt(float64(c.HiddenSize))
+	}
+	if f.has("tie_word_embeddings") {
+		c.TieEmbeddings = f.bool("tie_word_embeddings")
 	}
 	if a.attentionBias {
 		c.OBias = f.bool("attention_bias")
@@ -167,12 +180,11 @@ func (f *fields) config(name string, a architecture) Config {
 	if a.mlpBias {
 		c.MLPBias = f.bool("mlp_bias")
 	}
-	if act := f.string("hidden_act", "silu"); act != "silu" {
-		f.fail("hidden_act", "unknown activation", strconv.Quote(act), `"silu"`)
-	}
+	f.activation(&c, a)
 	f.heads(&c, a)
 	f.window(&c, a)
-	c.Rope = f.rope(c.MaxPositions)
+	f.ropes(&c, a)
+	f.refuse(a)
 	c.EOS = f.eos(a, c.VocabSize)
 	f.checkDType()
 	return c
@@ -201,12 +213,41 @@ func (f *fields) heads(c *Config, a architecture) {
 		f.fail("head_dim", "rotary embeddings cannot turn it", strconv.Itoa(c.HeadDim),
 			fmt.Sprintf("an even number in [2, %d]", maxHeadDim))
 	}
+	scalar := float64(c.HeadDim)
+	if a.queryScalar > 0 {
+		scalar = f.number("query_pre_attn_scalar", a.queryScalar, 1e-6, 1e6)
+	}
+	c.AttentionScale = 1 / math.Sqrt(scalar)
+}
+
+// activation reads the MLP's activation, of which each class has one.
+func (f *fields) activation(c *Config, a architecture) {
+	key, want := "hidden_act", "silu"
+	if c.Activation = a.activation; c.Activation == GELUTanh {
+		key, want = "hidden_activation", "gelu_pytorch_tanh"
+	}
+	if act := f.string(key, want); act != want {
+		f.fail(key, "unknown activation", strconv.Quote(act), strconv.Quote(want))
+	}
+}
+
+// refuse fails on keys of the class that change what it computes and that no runner implements.
+func (f *fields) refuse(a architecture) {
+	for _, key := range a.refused {
+		if on := string(f.raw[key]); f.has(key) && on != "false" {
+			f.fail(key, "not supported", clip(on), "null or no such key")
+		}
+	}
 }
 
 // window fills in the sliding window. Every layer of Mistral has it (a missing key means 4096, null
-// means none); in the Qwen classes layer_types says which layers have it, or else those from
-// max_window_layers on.
+// means none); elsewhere layer_types says which layers have it, or else, in the Qwen classes, those
+// from max_window_layers on, and in Gemma all but every sixth (sliding_window_pattern).
 func (f *fields) window(c *Config, a architecture) {
+	if a.fullEvery > 0 {
+		every := f.integer("sliding_window_pattern", a.fullEvery, 1, maxLayers)
+		f.layerTypes(c, func(layer int) bool { return (layer+1)%every != 0 })
+	}
 	if a.slidingWindow == 0 || f.isNull("sliding_window") || a.slidingOptedIn && !f.bool("use_sliding_window") {
 		return
 	}
@@ -215,10 +256,14 @@ func (f *fields) window(c *Config, a architecture) {
 		c.SlidingWindow = 0
 		return
 	}
-	if !a.slidingOptedIn {
-		return
+	if a.slidingOptedIn {
+		from := f.integer("max_window_layers", 28, 0, maxPositions)
+		f.layerTypes(c, func(layer int) bool { return layer >= from })
 	}
-	from := f.integer("max_window_layers", 28, 0, maxPositions)
+}
+
+// layerTypes fills in which layers have sliding attention: what layer_types says, or else def.
+func (f *fields) layerTypes(c *Config, def func(layer int) bool) {
 	types := f.strings("layer_types")
 	if types != nil && len(types) != c.NumLayers {
 		f.fail("layer_types", "wrong length", strconv.Itoa(len(types)),
@@ -227,7 +272,7 @@ func (f *fields) window(c *Config, a architecture) {
 	}
 	c.sliding = make([]bool, c.NumLayers) // bounded by maxLayers
 	for i := range c.sliding {
-		c.sliding[i] = i >= from
+		c.sliding[i] = def(i)
 		if types == nil {
 			continue
 		}

@@ -31,7 +31,7 @@ func TestConfigsResolveAsInTransformers(t *testing.T) {
 	require.NotEmpty(t, cases)
 	for _, row := range cases {
 		t.Run(row.Why, func(t *testing.T) {
-			c, err := parseConfig("config.json", row.Config)
+			c, err := ParseConfig("config.json", row.Config)
 			require.NoError(t, err)
 			want := row.Want
 			require.Equal(t, want.NumKVHeads, c.NumKVHeads)
@@ -49,6 +49,106 @@ func TestConfigsResolveAsInTransformers(t *testing.T) {
 			require.InEpsilonSlice(t, want.InvFreq, c.Rope.InvFreq(c.HeadDim), 1e-6)
 		})
 	}
+}
+
+// TestGemma3 reads the forms that transformers 4 and 5 write, and what neither needs to say.
+func TestGemma3(t *testing.T) {
+	type m = map[string]string
+	gemma := m{
+		"architectures": `["Gemma3ForCausalLM"]`, "num_hidden_layers": "7", "num_key_value_heads": "1", "sliding_window": "8",
+	}
+	const local = 1 // in Ropes
+	for _, row := range []struct {
+		why     string
+		fields  m
+		windows []int
+		ropes   []Rope
+	}{
+		{"defaults", nil, []int{8, 8, 8, 8, 8, 0, 8}, []Rope{{Type: "default", Theta: 1e6}, {Type: "default", Theta: 1e4}}},
+		{
+			"transformers 4",
+			m{
+				"sliding_window_pattern": "2", "rope_theta": "5e5", "rope_local_base_freq": "100",
+				"rope_scaling": `{"rope_type":"linear","factor":8.0}`,
+			},
+			[]int{8, 0, 8, 0, 8, 0, 8},
+			[]Rope{{Type: "linear", Theta: 5e5, Factor: 8}, {Type: "default", Theta: 100}},
+		},
+		{
+			"transformers 5",
+			m{
+				"layer_types": `["full_attention","sliding_attention","full_attention","full_attention","full_attention",
+					"full_attention","full_attention"]`,
+				"rope_parameters": `{"full_attention":{"rope_type":"linear","factor":8.0,"rope_theta":5e5},
+					"sliding_attention":{"rope_type":"default","rope_theta":100}}`,
+			},
+			[]int{0, 8, 0, 0, 0, 0, 0},
+			[]Rope{{Type: "linear", Theta: 5e5, Factor: 8}, {Type: "default", Theta: 100}},
+		},
+		{
+			"a window that no sequence outgrows",
+			m{"sliding_window": "4096"},
+			[]int{0, 0, 0, 0, 0, 0, 0},
+			[]Rope{{Type: "default", Theta: 1e6}, {Type: "default", Theta: 1e4}},
+		},
+	} {
+		t.Run(row.why, func(t *testing.T) {
+			fields := maps.Clone(gemma)
+			maps.Copy(fields, row.fields)
+			c, err := ParseConfig("config.json", config(fields))
+			require.NoError(t, err)
+			require.Equal(t, row.ropes, c.Ropes())
+			sliding := row.windows
+			if c.SlidingWindow == 0 {
+				sliding = []int{8, 8, 8, 8, 8, 0, 8}
+			}
+			for i, window := range row.windows {
+				require.Equal(t, window, c.LayerWindow(i), "layer %d", i)
+				require.Equal(t, sliding[i] > 0, c.LayerRope(i) == local, "layer %d", i)
+			}
+			require.Equal(t, []any{256, 1.0 / 16, true, float32(1), 8.0, GELUTanh, []int32{1}},
+				[]any{c.HeadDim, c.AttentionScale, c.TieEmbeddings, c.NormOffset, c.EmbeddingScale, c.Activation, c.EOS})
+		})
+	}
+	require.Equal(t, []float64{0.125}, Rope{Type: "linear", Theta: 1e6, Factor: 8}.InvFreq(2))
+	for key, value := range map[string]string{
+		"final_logit_softcapping": "30.0", "attn_logit_softcapping": "50.0", "use_bidirectional_attention": "true",
+		"hidden_activation": `"silu"`,
+	} {
+		fields := maps.Clone(gemma)
+		fields[key] = value
+		_, err := ParseConfig("config.json", config(fields))
+		var e *Error
+		require.ErrorAs(t, err, &e, key)
+		require.Equal(t, key, e.Field)
+	}
+}
+
+// TestWeights: the list has each name once, and shapes that follow from the configuration.
+func TestWeights(t *testing.T) {
+	c, err := ParseConfig("config.json", config(map[string]string{
+		"architectures": `["Qwen2ForCausalLM"]`, "num_key_value_heads": "2", "num_hidden_layers": "1",
+	}))
+	require.NoError(t, err)
+	var got []string
+	for _, w := range c.Weights() {
+		got = append(got, fmt.Sprint(w.Name, c.Shape(w), w.Bias))
+	}
+	const at = "model.layers.0."
+	require.Equal(t, []string{
+		"model.embed_tokens.weight[512 64]",
+		at + "input_layernorm.weight[64]",
+		at + "self_attn.q_proj.weight[64 64]" + at + "self_attn.q_proj.bias",
+		at + "self_attn.k_proj.weight[32 64]" + at + "self_attn.k_proj.bias",
+		at + "self_attn.v_proj.weight[32 64]" + at + "self_attn.v_proj.bias",
+		at + "self_attn.o_proj.weight[64 64]",
+		at + "post_attention_layernorm.weight[64]",
+		at + "mlp.gate_proj.weight[128 64]",
+		at + "mlp.up_proj.weight[128 64]",
+		at + "mlp.down_proj.weight[64 128]",
+		"model.norm.weight[64]",
+		"lm_head.weight[512 64]",
+	}, got)
 }
 
 // config is a good config.json with fields replaced: "field": JSON text; "" removes it.
@@ -103,7 +203,7 @@ func TestBiasesOfEachArchitecture(t *testing.T) {
 			false, false, false, true,
 		},
 	} {
-		c, err := parseConfig("config.json", config(row.fields))
+		c, err := ParseConfig("config.json", config(row.fields))
 		require.NoError(t, err, row.why)
 		require.Equal(t, []bool{row.qkv, row.o, row.mlp, row.qk}, []bool{c.QKVBias, c.OBias, c.MLPBias, c.QKNorm},
 			row.why)
@@ -117,7 +217,7 @@ func TestConfigRefusals(t *testing.T) {
 		fields      m
 		field, says string
 	}{
-		{"unknown architecture", m{"architectures": `["GPT2LMHeadModel"]`}, "architectures", "got GPT2LMHeadModel, want one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+		{"unknown architecture", m{"architectures": `["GPT2LMHeadModel"]`}, "architectures", "got GPT2LMHeadModel, want one of Gemma3ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
 		{"unknown model type", m{"architectures": "", "model_type": `"gpt2"`}, "model_type", "got gpt2"},
 		{"neither", m{"architectures": ""}, "architectures", "not the config.json of a language model"},
 		{"quantized", m{"quantization_config": `{"quant_method":"gptq"}`}, "quantization_config", `got "gptq"`},
@@ -126,7 +226,7 @@ func TestConfigRefusals(t *testing.T) {
 			"unknown rope type",
 			m{"rope_scaling": `{"rope_type":"yarn","factor":2}`},
 			"rope_scaling.rope_type",
-			`got "yarn", want "default" or "llama3"`,
+			`got "yarn", want "default", "linear" or "llama3"`,
 		},
 		{
 			"unknown rope type, new form",
@@ -135,10 +235,10 @@ func TestConfigRefusals(t *testing.T) {
 			`"dynamic"`,
 		},
 		{
-			"rope of the type linear",
-			m{"rope_scaling": `{"type":"linear","factor":2}`},
+			"unknown rope type, old form",
+			m{"rope_scaling": `{"type":"longrope","factor":2}`},
 			"rope_scaling.rope_type",
-			`"linear"`,
+			`"longrope"`,
 		},
 		{"llama3 rope without factor", m{"rope_scaling": `{"rope_type":"llama3"}`}, "rope_scaling.factor", "missing"},
 		{"llama3 rope with crossed factors", m{"rope_scaling": `{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":1}`}, "rope_scaling.high_freq_factor", "got 1, want more than 4"},
@@ -207,7 +307,7 @@ func TestConfigRefusals(t *testing.T) {
 		{"unknown layer type", m{"architectures": `["Qwen2ForCausalLM"]`, "num_key_value_heads": "2", "use_sliding_window": "true", "sliding_window": "8", "layer_types": `["full_attention","full_attention","odd","full_attention"]`}, "layer_types", `"odd"`},
 	} {
 		t.Run(row.why, func(t *testing.T) {
-			_, err := parseConfig("m/config.json", config(row.fields))
+			_, err := ParseConfig("m/config.json", config(row.fields))
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, "m/config.json", e.File)
@@ -217,7 +317,7 @@ func TestConfigRefusals(t *testing.T) {
 		})
 	}
 	for _, text := range []string{"", "null", "[]", "{", `"x"`, "\x00"} {
-		_, err := parseConfig("m/config.json", []byte(text))
+		_, err := ParseConfig("m/config.json", []byte(text))
 		var e *Error
 		require.ErrorAs(t, err, &e, "%q", text)
 		require.Contains(t, err.Error(), "not a JSON object")

@@ -1,68 +1,103 @@
 package checkpoint
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 )
 
 // Rope says how positions turn into angles. Its inverse frequencies for i in [0, HeadDim/2) start
-// from Theta^(−2i/HeadDim); the type "llama3" then stretches the long wavelengths (see
-// [Rope.InvFreq]).
+// from Theta^(−2i/HeadDim); the type "linear" then divides them by Factor, and "llama3" stretches
+// the long wavelengths (see [Rope.InvFreq]).
 type Rope struct {
-	Type  string // "default" or "llama3"
-	Theta float64
+	Type   string // "default", "linear" or "llama3"
+	Theta  float64
+	Factor float64 // not for default
 
 	// Only for llama3.
-	Factor               float64
 	LowFreqFactor        float64
 	HighFreqFactor       float64
 	OriginalMaxPositions int
 }
 
-// rope reads rope_parameters (transformers 5), or rope_scaling and rope_theta (before). The newer
-// form wins inside the object, rope_theta outside it fills in.
-func (f *fields) rope(maxPos int) Rope {
-	theta := f.number("rope_theta", 10000, 1e-6, 1e15)
-	if f.number("partial_rotary_factor", 1, 0, 1) != 1 {
-		f.fail("partial_rotary_factor", "not supported", string(f.raw["partial_rotary_factor"]), "1")
+// ropes reads rope_parameters (transformers 5), or rope_scaling and rope_theta (before). The newer
+// form wins inside the object, rope_theta outside it fills in. A class whose sliding layers have an
+// embedding of their own nests one object per layer type, or has rope_local_base_freq (before).
+func (f *fields) ropes(c *Config, a architecture) {
+	f.wholeRotary()
+	theta := 10000.0
+	if a.ropeTheta > 0 {
+		theta = a.ropeTheta
+	}
+	full := Rope{Type: "default", Theta: f.number("rope_theta", theta, 1e-6, 1e15)}
+	local := Rope{Type: "default"}
+	if a.localTheta > 0 {
+		local.Theta = f.number("rope_local_base_freq", a.localTheta, 1e-6, 1e15)
+		c.LocalRope = &local
 	}
 	p := f.object("rope_scaling")
 	if p == nil {
 		p = f.object("rope_parameters")
 	}
-	if p == nil {
-		return Rope{Type: "default", Theta: theta}
-	}
-	for _, nested := range []string{"full_attention", "sliding_attention"} {
-		if p.has(nested) {
-			p.fail(nested, "rotary embeddings that differ between layers are not supported", "",
+	for _, nested := range []struct {
+		key  string
+		rope *Rope
+	}{{"full_attention", &full}, {"sliding_attention", &local}} {
+		switch {
+		case p == nil || !p.has(nested.key):
+			continue
+		case a.localTheta == 0:
+			p.fail(nested.key, "rotary embeddings that differ between layers are not supported", "",
 				"one set for all layers")
-			return Rope{}
+			return
+		}
+		if in := p.object(nested.key); in != nil {
+			in.rope(nested.rope, c.MaxPositions)
 		}
 	}
-	r := Rope{
-		Type:  p.string("rope_type", p.string("type", "default")),
-		Theta: p.number("rope_theta", theta, 1e-6, 1e15),
+	if p != nil && !p.has("full_attention") && !p.has("sliding_attention") {
+		p.rope(&full, c.MaxPositions)
 	}
-	if p.number("partial_rotary_factor", 1, 0, 1) != 1 {
-		p.fail("partial_rotary_factor", "not supported", string(p.raw["partial_rotary_factor"]), "1")
+	c.Rope = full
+}
+
+// wholeRotary fails on embeddings that turn a part of each head.
+func (f *fields) wholeRotary() {
+	if f.number("partial_rotary_factor", 1, 0, 1) != 1 {
+		f.fail("partial_rotary_factor", "not supported", string(f.raw["partial_rotary_factor"]), "1")
 	}
+}
+
+// rope reads one object of parameters over the defaults in r.
+func (f *fields) rope(r *Rope, maxPos int) {
+	r.Type = f.string("rope_type", f.string("type", r.Type))
+	r.Theta = f.number("rope_theta", r.Theta, 1e-6, 1e15)
+	f.wholeRotary()
 	switch r.Type {
 	case "default":
+	case "linear":
+		f.needs(r.Type, "factor")
+		r.Factor = f.number("factor", 1, 1, 1e6)
 	case "llama3":
-		p.llama3(&r, maxPos)
+		f.llama3(r, maxPos)
 	default:
-		p.fail("rope_type", "unknown rope type", strconv.Quote(clip(r.Type)), `"default" or "llama3"`)
+		f.fail("rope_type", "unknown rope type", strconv.Quote(clip(r.Type)), `"default", "linear" or "llama3"`)
 	}
-	return r
+}
+
+// needs fails unless the keys are there.
+func (f *fields) needs(ropeType string, keys ...string) {
+	for _, key := range keys {
+		if !f.has(key) {
+			f.fail(key, "missing", "", fmt.Sprintf("a number: rope type %q needs it", ropeType))
+		}
+	}
 }
 
 func (f *fields) llama3(r *Rope, maxPos int) {
-	for _, key := range []string{"factor", "low_freq_factor", "high_freq_factor"} {
-		if !f.has(key) {
-			f.fail(key, "missing", "", `a number: rope type "llama3" needs it`)
-			return
-		}
+	f.needs(r.Type, "factor", "low_freq_factor", "high_freq_factor")
+	if *f.err != nil {
+		return
 	}
 	r.Factor = f.number("factor", 1, 1, 1e6)
 	r.LowFreqFactor = f.number("low_freq_factor", 1, 1e-6, 1e6)
@@ -87,7 +122,10 @@ func (r Rope) InvFreq(headDim int) []float64 {
 }
 
 func (r Rope) scale(freq float32) float32 {
-	if r.Type != "llama3" {
+	switch r.Type {
+	case "linear":
+		return freq / float32(r.Factor)
+	case "default":
 		return freq
 	}
 	low, high, factor := float32(r.LowFreqFactor), float32(r.HighFreqFactor), float32(r.Factor)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
@@ -19,43 +18,64 @@ type tensor struct {
 	data  []byte
 }
 
-var rename = strings.NewReplacer(
-	"model.embed_tokens", "token_embd", "lm_head", "output", "model.norm", "output_norm", "model.layers.", "blk.",
-	"self_attn.q_proj", "attn_q", "self_attn.k_proj", "attn_k", "self_attn.v_proj", "attn_v", "self_attn.o_proj", "attn_output",
-	"mlp.gate_proj", "ffn_gate", "mlp.up_proj", "ffn_up", "mlp.down_proj", "ffn_down",
-	"input_layernorm", "attn_norm", "post_attention_layernorm", "ffn_norm",
-)
+// names are GGUF's names of the weights.
+var names = map[checkpoint.Role]string{
+	checkpoint.Embedding: "token_embd", checkpoint.FinalNorm: "output_norm", checkpoint.Output: "output",
+	checkpoint.AttentionNorm: "attn_norm", checkpoint.AttentionOut: "attn_output", checkpoint.Query: "attn_q",
+	checkpoint.Key: "attn_k", checkpoint.Value: "attn_v", checkpoint.MLPNorm: "ffn_norm", checkpoint.Gate: "ffn_gate",
+	checkpoint.Up: "ffn_up", checkpoint.Down: "ffn_down",
+}
 
 // tensorsOf renames and reorders a checkpoint's tensors.
 func tensorsOf(c *checkpoint.Checkpoint) ([]tensor, error) {
 	var out []tensor
-	for _, name := range c.Names() {
-		t, err := c.Tensor(name)
+	for _, w := range c.Config.Weights() {
+		shape, name := c.Config.Shape(w), names[w.Role]
+		if w.Role != checkpoint.Embedding && w.Role < checkpoint.FinalNorm {
+			name = fmt.Sprintf("blk.%d.%s", w.Layer, name)
+		}
+		t, err := tensorOf(c, w, w.Name, shape)
 		if err != nil {
 			return nil, err
 		}
-		kind, ok := kinds[t.DType]
-		if !ok {
-			return nil, fmt.Errorf("gguf: tensor %q has type %s", name, t.DType)
+		t.name = name + ".weight"
+		out = append(out, t)
+		if w.Bias == "" {
+			continue
 		}
-		g := tensor{name: rename.Replace(name), shape: t.Shape, kind: kind, data: t.Data}
-		switch {
-		case len(t.Shape) == 1:
-			switch t.DType {
-			case checkpoint.BF16:
-				g.data = widened(t.Data)
-			case checkpoint.F16:
-				g.data = widenedHalf(t.Data)
-			}
-			g.kind = kinds[checkpoint.F32]
-		case strings.HasSuffix(g.name, "attn_q.weight"):
-			g.data = paired(t.Data, t.Shape[0], c.Config.NumHeads)
-		case strings.HasSuffix(g.name, "attn_k.weight"):
-			g.data = paired(t.Data, t.Shape[0], c.Config.NumKVHeads)
+		if t, err = tensorOf(c, w, w.Bias, shape[:1]); err != nil {
+			return nil, err
 		}
-		out = append(out, g)
+		t.name = name + ".bias"
+		out = append(out, t)
 	}
 	return out, nil
+}
+
+// tensorOf is a weight or its bias as llama.cpp wants it: vectors in F32, heads with their rows
+// paired.
+func tensorOf(c *checkpoint.Checkpoint, w checkpoint.Weight, name string, shape []int) (tensor, error) {
+	t, err := c.Weight(name, shape...)
+	if err != nil {
+		return tensor{}, err
+	}
+	g := tensor{shape: t.Shape, kind: kinds[t.DType], data: t.Data}
+	if len(shape) == 1 {
+		g.kind = kinds[checkpoint.F32]
+		switch t.DType {
+		case checkpoint.BF16:
+			g.data = widened(t.Data)
+		case checkpoint.F16:
+			g.data = widenedHalf(t.Data)
+		}
+	}
+	switch w.Role {
+	case checkpoint.Query:
+		g.data = paired(g.data, shape[0], c.Config.NumHeads)
+	case checkpoint.Key:
+		g.data = paired(g.data, shape[0], c.Config.NumKVHeads)
+	}
+	return g, nil
 }
 
 // widened turns BF16 into F32: llama.cpp wants norms in F32.

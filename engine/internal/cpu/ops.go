@@ -64,6 +64,34 @@ func SiLUMul(p *Pool, dst, gate, up []float32) {
 	p.Run(len(dst), elementGrain/4, func(lo, hi int) { p.k.siluMul(dst[lo:hi], gate[lo:hi], up[lo:hi]) })
 }
 
+// GELUMul computes dst = GELU(gate) · up, element by element, with GELU's tanh approximation: gate ·
+// sigmoid(2z), z = √(2/π) · (gate + 0.044715 gate³). dst may be gate or up.
+func GELUMul(p *Pool, dst, gate, up []float32) {
+	rowsOf("GELUMul", 1, len(dst), gate, up)
+	p.Run(len(dst), elementGrain/8, func(lo, hi int) {
+		// With s = 2z / gate it is SiLU(s · gate) · up / s, which has a vector kernel.
+		var x, y [256]float32
+		for at := lo; at < hi; at += len(x) {
+			n := min(len(x), hi-at)
+			for i := range n {
+				g := gate[at+i]
+				s := float32(2*0.7978845608028654) * (1 + 0.044715*min(g*g, 1e4)) // beyond 100 the sigmoid is 0 or 1
+				x[i], y[i] = s*g, up[at+i]/s
+			}
+			p.k.siluMul(dst[at:at+n], x[:n], y[:n])
+		}
+	})
+}
+
+// Scale computes x *= by.
+func Scale(p *Pool, x []float32, by float32) {
+	p.Run(len(x), elementGrain, func(lo, hi int) {
+		for i := range x[lo:hi] {
+			x[lo+i] *= by
+		}
+	})
+}
+
 // Rope rotates x [rows, heads, headDim] in place, in the half-split layout of Hugging Face
 // ("rotate_half"): with h = rotary/2, element i < h of a head pairs with element i+h; elements from
 // rotary on stay as they are. cos and sin are tables [positions, h], row by position.

@@ -66,6 +66,12 @@ func TestElementwiseAgainstFloat64(t *testing.T) {
 		{"silu", func(p *Pool, dst, a, b []float32) { SiLUMul(p, dst, a, b) }, func(_, a, b float64) float64 {
 			return a / (1 + math.Exp(-a)) * b
 		}, 1e-30, 5e-7},
+		{"gelu", func(p *Pool, dst, a, b []float32) { GELUMul(p, dst, a, b) }, func(_, a, b float64) float64 {
+			return 0.5 * a * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(a+0.044715*a*a*a))) * b
+		}, 1e-6, 1e-6},
+		{"Scale", func(p *Pool, dst, _, _ []float32) { Scale(p, dst, 1.5) }, func(d, _, _ float64) float64 {
+			return d * 1.5
+		}, 0, 1e-7},
 	}
 	eachTier(t, func(t *testing.T, p *Pool) {
 		for _, op := range ops {
@@ -150,6 +156,9 @@ func TestNaNIsNotHidden(t *testing.T) {
 				x[at] = nan
 				g := append([]float32(nil), x...)
 				SiLUMul(p, g, g, g)
+				require.True(t, math.IsNaN(float64(g[at])))
+				g[at] = nan
+				GELUMul(p, g, g, g)
 				require.True(t, math.IsNaN(float64(g[at])))
 				require.True(t, math.IsNaN(float64(p.k.expSum(x, p.k.max(x)))), "sum of %d, NaN at %d", n, at)
 				require.True(t, math.IsNaN(float64(x[at])), "exp of %d, NaN at %d", n, at)

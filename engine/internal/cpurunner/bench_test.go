@@ -116,9 +116,9 @@ func eachSetup(b *testing.B, run func(b *testing.B, r *Runner, weights int64, ba
 
 // passBytes is the size of the matrices that one decode step reads.
 func passBytes(r *Runner) int64 {
-	n := r.lmHead.Bytes()
+	n := r.outer.linear[checkpoint.Output].w.Bytes()
 	for _, l := range r.layers {
-		for _, m := range []linear{l.q, l.k, l.v, l.o, l.gate, l.up, l.down} {
+		for _, m := range l.linear {
 			n += m.w.Bytes()
 		}
 	}

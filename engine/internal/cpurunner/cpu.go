@@ -42,7 +42,7 @@ type Runner struct {
 	files   *files // the checkpoint; nil while it is closed
 	source  modelrunner.Source
 
-	rope     ropeTable
+	ropes    []ropeTable // one per checkpoint.Config.Ropes
 	work     workspace
 	kv       []cpu.KVCache // one a layer
 	blocks   int
@@ -150,11 +150,9 @@ func (r *Runner) takeMemory(vectors []vector) error {
 		return err
 	}
 	widen(r.pool, memory, vectors)
-	r.rope = newRopeTable(r.Rope, r.HeadDim, r.options.MaxModelLen)
-	if memory, err = r.floats("rope", r.rope.size()); err != nil {
+	if err := r.makeRopes(); err != nil {
 		return err
 	}
-	r.rope.place(memory)
 	r.work = workspace{share: &r.share, tokens: r.options.MaxNumBatchedTokens}
 	if memory, err = r.floats("workspace", r.work.size()); err != nil {
 		return err
@@ -221,7 +219,7 @@ func (r *Runner) Holdings() []ledger.Holding {
 // Close.
 func (r *Runner) Close() error {
 	err := r.parts.Release(nil)
-	r.kv, r.blocks, r.work, r.rope = nil, 0, workspace{}, ropeTable{}
+	r.kv, r.blocks, r.work, r.ropes = nil, 0, workspace{}, nil
 	if r.pool != nil {
 		r.pool.Close()
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -47,6 +48,15 @@ func TestGoldensNotice(t *testing.T) {
 		{"llama3-rope-f16", "no rope scaling", func(c *checkpoint.Config) { c.Rope.Type = "default" }},
 		{"llama3-rope-f16", "no bias of o_proj", func(c *checkpoint.Config) { c.OBias = false }},
 		{"llama3-rope-f16", "no bias of the MLP", func(c *checkpoint.Config) { c.MLPBias = false }},
+		{"gemma3-window", "another activation", func(c *checkpoint.Config) { c.Activation = checkpoint.SiLU }},
+		{"gemma3-window", "no norms of results", func(c *checkpoint.Config) { c.PostNorms = false }},
+		{"gemma3-window", "norms without the 1", func(c *checkpoint.Config) { c.NormOffset = 0 }},
+		{"gemma3-window", "queries by head_dim", func(c *checkpoint.Config) { c.AttentionScale = 1 / math.Sqrt(12) }},
+		{"gemma3-window", "embeddings as they are", func(c *checkpoint.Config) { c.EmbeddingScale = 1 }},
+		{"gemma3-window", "one rope for all", func(c *checkpoint.Config) { c.LocalRope = nil }},
+		{"gemma3-window", "window one too long", func(c *checkpoint.Config) { c.SlidingWindow++ }},
+		{"gemma3-rope-bf16", "no rope scaling", func(c *checkpoint.Config) { c.Rope.Type = "default" }},
+		{"gemma3-rope-bf16", "one rope for all", func(c *checkpoint.Config) { *c.LocalRope = c.Rope }},
 		{"tiny-llama", "another epsilon", func(c *checkpoint.Config) { c.RMSNormEps = 1e-3 }},
 	} {
 		t.Run(c.dir+"/"+c.fault, func(t *testing.T) {

@@ -121,6 +121,7 @@ func TestGroupShapes(t *testing.T) {
 		},
 		{"Qwen3's norms and biases", fixtures.Spec{Architecture: fixtures.Qwen3, HeadDim: 24, Bias: true}, []int{2, 4}},
 		{"a window", fixtures.Spec{Architecture: fixtures.Mistral, SlidingWindow: 9}, []int{2, 4}},
+		{"Gemma 3", fixtures.Spec{Architecture: fixtures.Gemma3, SlidingWindow: 9, Tied: true}, []int{2, 4}},
 		{"a vocabulary that no number divides", fixtures.Spec{Vocab: 251, Tied: true}, []int{2, 4}},
 		{"a matrix in each of several files", fixtures.Spec{Shards: 5, Layers: 3}, []int{2}},
 	} {
@@ -160,9 +161,9 @@ func TestGroupNoticesALeftOutSum(t *testing.T) {
 	zeros := func(w *cpu.Matrix) { w.Data = make([]byte, len(w.Data)) }
 	for name, plant := range map[string]func(r *Runner){
 		"nothing":             func(*Runner) {},
-		"o of the last layer": func(r *Runner) { zeros(&r.layers[3].o.w) },
-		"down of the first":   func(r *Runner) { zeros(&r.layers[0].down.w) },
-		"its half of lm_head": func(r *Runner) { zeros(&r.lmHead) },
+		"o of the last layer": func(r *Runner) { zeros(&r.layers[3].linear[checkpoint.AttentionOut].w) },
+		"down of the first":   func(r *Runner) { zeros(&r.layers[0].linear[checkpoint.Down].w) },
+		"its half of lm_head": func(r *Runner) { zeros(&r.outer.linear[checkpoint.Output].w) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := openGroup(t, dir, 2, Options{}, nil, 8)

@@ -2,12 +2,12 @@ package cpurunner
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
 	"github.com/enginetest/enginetest/engine/internal/cpu"
 	"github.com/enginetest/enginetest/engine/internal/sample"
+	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
 // Execute implements [modelrunner.Runner].
@@ -30,39 +30,59 @@ func (r *Runner) forward(b *modelrunner.Batch) error {
 	p, w, n, eps := r.pool, &r.work, len(b.Tokens), float32(r.RMSNormEps)
 	x, h := w.x[:n*r.HiddenSize], w.h[:n*r.HiddenSize]
 	q, k := w.q[:n*r.NumHeads*r.HeadDim], w.k[:n*r.NumKVHeads*r.HeadDim]
-	gate := w.gate[:n*r.IntermediateSize]
 	seqs := r.attention(b)
 
-	cpu.Gather(p, x, r.embed, b.Tokens)
+	cpu.Gather(p, x, r.outer.linear[checkpoint.Embedding].w, b.Tokens)
+	if r.EmbeddingScale != 1 {
+		cpu.Scale(p, x, float32(r.EmbeddingScale))
+	}
 	for i := range r.layers {
 		l := &r.layers[i]
 		if r.trace != nil {
 			r.trace(i, x)
 		}
-		cpu.RMSNorm(p, h, x, l.inputNorm, n, r.HiddenSize, eps)
-		cpu.MatMuls(p, h, n, l.q.into(q), l.k.into(k), l.v.into(w.v))
+		cpu.RMSNorm(p, h, x, l.norm[checkpoint.AttentionNorm], n, r.HiddenSize, eps)
+		cpu.MatMuls(p, h, n, l.linear[checkpoint.Query].into(q), l.linear[checkpoint.Key].into(k),
+			l.linear[checkpoint.Value].into(w.v))
 		if r.QKNorm {
-			cpu.RMSNorm(p, q, q, l.qNorm, n*r.NumHeads, r.HeadDim, eps)
-			cpu.RMSNorm(p, k, k, l.kNorm, n*r.NumKVHeads, r.HeadDim, eps)
+			cpu.RMSNorm(p, q, q, l.norm[checkpoint.QueryNorm], n*r.NumHeads, r.HeadDim, eps)
+			cpu.RMSNorm(p, k, k, l.norm[checkpoint.KeyNorm], n*r.NumKVHeads, r.HeadDim, eps)
 		}
-		cpu.Rope(p, q, n, r.NumHeads, r.HeadDim, r.HeadDim, b.Positions, r.rope.cos, r.rope.sin)
-		cpu.Rope(p, k, n, r.NumKVHeads, r.HeadDim, r.HeadDim, b.Positions, r.rope.cos, r.rope.sin)
+		rope := &r.ropes[r.LayerRope(i)]
+		cpu.Rope(p, q, n, r.NumHeads, r.HeadDim, r.HeadDim, b.Positions, rope.cos, rope.sin)
+		cpu.Rope(p, k, n, r.NumKVHeads, r.HeadDim, r.HeadDim, b.Positions, rope.cos, rope.sin)
 		cpu.WriteKV(p, r.kv[i], k, w.v, b.Slots)
 		cpu.Attention(p, w.attn, q, cpu.AttnParams{
-			Heads: r.NumHeads, Scale: float32(1 / math.Sqrt(float64(r.HeadDim))), Window: r.LayerWindow(i),
+			Heads: r.NumHeads, Scale: float32(r.AttentionScale), Window: r.LayerWindow(i),
 		}, r.kv[i], seqs)
-		if err := r.sum(0, h, w.attn, n, l.o); err != nil {
+		if err := r.sum(0, h, w.attn, n, l.linear[checkpoint.AttentionOut]); err != nil {
 			return err
 		}
-		cpu.AddRMSNorm(p, h, x, h, l.postNorm, n, r.HiddenSize, eps)
-		cpu.MatMuls(p, h, n, l.gate.into(gate), l.up.into(w.up))
-		cpu.SiLUMul(p, gate, gate, w.up)
-		if err := r.sum(1, h, gate, n, l.down); err != nil {
+		if r.PostNorms {
+			cpu.RMSNorm(p, h, h, l.norm[checkpoint.AttentionPostNorm], n, r.HiddenSize, eps)
+		}
+		cpu.AddRMSNorm(p, h, x, h, l.norm[checkpoint.MLPNorm], n, r.HiddenSize, eps)
+		if err := r.mlp(h, l, n); err != nil {
 			return err
+		}
+		if r.PostNorms {
+			cpu.RMSNorm(p, h, h, l.norm[checkpoint.MLPPostNorm], n, r.HiddenSize, eps)
 		}
 		cpu.Add(p, x, h)
 	}
 	return nil
+}
+
+// mlp replaces n rows of h by what the layer's MLP makes of them.
+func (r *Runner) mlp(h []float32, l *layer, n int) error {
+	gate, up := r.work.gate[:n*r.IntermediateSize], r.work.up
+	cpu.MatMuls(r.pool, h, n, l.linear[checkpoint.Gate].into(gate), l.linear[checkpoint.Up].into(up))
+	if r.Activation == checkpoint.GELUTanh {
+		cpu.GELUMul(r.pool, gate, gate, up)
+	} else {
+		cpu.SiLUMul(r.pool, gate, gate, up)
+	}
+	return r.sum(1, h, gate, n, l.linear[checkpoint.Down])
 }
 
 // sum multiplies by a matrix of which every rank has some columns, and adds up what that gives on
@@ -77,13 +97,15 @@ func (r *Runner) sum(turn int, dst, x []float32, n int, l linear) error {
 	return r.options.link.allReduce(r.share.Rank, turn, r.pool, dst, own)
 }
 
-// attention lists the batch's sequences as the kernel wants them, and readies the rope table for
+// attention lists the batch's sequences as the kernel wants them, and readies the rope tables for
 // their positions.
 func (r *Runner) attention(b *modelrunner.Batch) []cpu.AttnSeq {
 	seqs := make([]cpu.AttnSeq, len(b.Seqs))
 	for i, s := range b.Seqs {
 		seqs[i] = cpu.AttnSeq{Start: s.Start, Len: s.Len, Context: s.Context, Blocks: s.Blocks}
-		r.rope.fill(s.Context)
+		for j := range r.ropes {
+			r.ropes[j].fill(s.Context)
+		}
 	}
 	return seqs
 }
@@ -99,8 +121,8 @@ func (r *Runner) project(rows []int) ([]float32, error) {
 	for i, row := range rows {
 		copy(h[i*d:(i+1)*d], r.work.x[row*d:])
 	}
-	cpu.RMSNorm(r.pool, h, h, r.norm, n, d, float32(r.RMSNormEps))
-	cpu.MatMuls(r.pool, h, n, cpu.Linear{Dst: logits, W: r.lmHead, Stride: width})
+	cpu.RMSNorm(r.pool, h, h, r.outer.norm[checkpoint.FinalNorm], n, d, float32(r.RMSNormEps))
+	cpu.MatMuls(r.pool, h, n, cpu.Linear{Dst: logits, W: r.outer.linear[checkpoint.Output].w, Stride: width})
 	if r.options.link == nil {
 		return logits, nil
 	}
@@ -177,7 +199,7 @@ func (r *Runner) check(b *modelrunner.Batch) error {
 		return fmt.Errorf("there is no KV cache: AllocateKV comes before, Close after Execute")
 	}
 	return b.Check(modelrunner.Limits{
-		Tokens: r.work.tokens, Vocab: r.VocabSize, Positions: r.rope.positions,
+		Tokens: r.work.tokens, Vocab: r.VocabSize, Positions: r.options.MaxModelLen,
 		Blocks: r.blocks, BlockSize: r.options.BlockSize,
 	})
 }

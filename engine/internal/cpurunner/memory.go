@@ -78,6 +78,27 @@ func newRopeTable(r checkpoint.Rope, headDim, positions int) ropeTable {
 	return t
 }
 
+// makeRopes allocates the tables of the model's rotary embeddings.
+func (r *Runner) makeRopes() error {
+	r.ropes = nil
+	size := 0
+	for _, rope := range r.Ropes() {
+		t := newRopeTable(rope, r.HeadDim, r.options.MaxModelLen)
+		size += t.size()
+		r.ropes = append(r.ropes, t)
+	}
+	memory, err := r.floats("rope", size)
+	if err != nil {
+		return err
+	}
+	for i := range r.ropes {
+		n := r.ropes[i].size()
+		r.ropes[i].place(memory[:n:n])
+		memory = memory[n:]
+	}
+	return nil
+}
+
 // size is the number of float32 that the table needs.
 func (t *ropeTable) size() int { return 2 * t.positions * len(t.freqs) }
 

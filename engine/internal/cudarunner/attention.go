@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
 // heads are the arguments that all kernels of attention begin with; the heads are in parts in
@@ -16,7 +17,7 @@ func (r *Runner) heads(s *step, i, parts int) []any {
 	k, v := r.keysValues(i)
 	size := int64(r.options.BlockSize)
 	return []any{
-		w.ptr(w.qkv), parts, int64(s.tokens * l.qkv.rows), l.qkv.rows, r.at(l.qkv.bias), r.at(l.qNorm), r.at(l.kNorm),
+		w.ptr(w.qkv), parts, int64(s.tokens * l.qkv.rows), l.qkv.rows, r.at(l.qkv.bias), r.at(l.norm[checkpoint.QueryNorm]), r.at(l.norm[checkpoint.KeyNorm]),
 		float32(r.RMSNormEps), r.rope.cos(),
 		r.rope.sin(), r.NumHeads, r.NumKVHeads, r.HeadDim, k, v, r.options.BlockSize, r.headPad, (int64(1)<<40 +
 			size - 1) / size, s.in.positions, s.in.slots,

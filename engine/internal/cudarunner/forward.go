@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/enginetest/enginetest/cuda"
+	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
 // Modes of activations and of products, numbered as in the kernels.
@@ -65,7 +66,7 @@ func (r *Runner) run(name string, grid cuda.Dim, threads, shared int, args ...an
 // layerOfOne is a layer of a step of one row: norms and residuals are part of the products.
 func (r *Runner) layerOfOne(s *step, i int) error {
 	l, w := &r.layers[i], &r.work
-	if err := r.gemv(l.qkv, w.x, l.inputNorm, w.ptr(w.qkv), store, false); err != nil {
+	if err := r.gemv(l.qkv, w.x, l.norm[checkpoint.AttentionNorm], w.ptr(w.qkv), store, false); err != nil {
 		return err
 	}
 	if err := r.attention(s, i, 1, output{w.attn1, 0, plain, w.attn.kb}); err != nil {
@@ -74,7 +75,7 @@ func (r *Runner) layerOfOne(s *step, i int) error {
 	if err := r.addRow(l.o, w.attn1); err != nil {
 		return err
 	}
-	if err := r.gemv(l.gateUp, w.x, l.postNorm, w.ptr(w.mlp1), silu, true); err != nil {
+	if err := r.gemv(l.gateUp, w.x, l.norm[checkpoint.MLPNorm], w.ptr(w.mlp1), silu, true); err != nil {
 		return err
 	}
 	return r.addRow(l.down, w.mlp1)
@@ -95,7 +96,7 @@ func (r *Runner) addRow(m matrix, x int64) error {
 func (r *Runner) layerOfMany(s *step, i int) error {
 	l, w := &r.layers[i], &r.work
 	mode := r.mode(s.tokens)
-	if err := r.normalize(s, l.inputNorm, s.tokens, 0, w.h, mode); err != nil {
+	if err := r.normalize(s, l.norm[checkpoint.AttentionNorm], s.tokens, 0, w.h, mode); err != nil {
 		return err
 	}
 	out := output{w.attn.at, w.attn.plane, mode, w.attn.kb}
@@ -118,7 +119,7 @@ func (r *Runner) layerOfMany(s *step, i int) error {
 	if err := r.addProduct(s, l.o, w.attn, mode); err != nil {
 		return err
 	}
-	if err := r.normalize(s, l.postNorm, s.tokens, 0, w.h, mode); err != nil {
+	if err := r.normalize(s, l.norm[checkpoint.MLPNorm], s.tokens, 0, w.h, mode); err != nil {
 		return err
 	}
 	if _, err := r.product(l.gateUp, w.h, mode, s.tokens, 0, 0, silu,

@@ -187,7 +187,7 @@ func (m *measurement) matricesOf(counts ...int) {
 		}{
 			{"qkv", func(l *layer) error {
 				if rows == 1 {
-					return r.gemv(l.qkv, w.x, l.inputNorm, w.ptr(w.qkv), store, false)
+					return r.gemv(l.qkv, w.x, l.norm[checkpoint.AttentionNorm], w.ptr(w.qkv), store, false)
 				}
 				_, err := r.product(l.qkv, w.h, mode, rows, w.ptr(w.qkv), l.qkv.rows, store, output{})
 				return err
@@ -200,7 +200,7 @@ func (m *measurement) matricesOf(counts ...int) {
 			}, 2048 * 2048},
 			{"gate+up", func(l *layer) error {
 				if rows == 1 {
-					return r.gemv(l.gateUp, w.x, l.postNorm, w.ptr(w.mlp1), silu, true)
+					return r.gemv(l.gateUp, w.x, l.norm[checkpoint.MLPNorm], w.ptr(w.mlp1), silu, true)
 				}
 				_, err := r.product(l.gateUp, w.h, mode, rows, 0, 0, silu,
 					output{w.mlp.at, w.mlp.plane, mode, w.mlp.kb})
@@ -250,7 +250,7 @@ func (m *measurement) others() {
 	for _, rows := range []int{1, 32, 8192} {
 		t := m.device(10, func() error {
 			for i := range r.layers {
-				if err := r.normalize(&step{tokens: rows, pending: min(rows-1, 1)}, r.layers[i].inputNorm, rows, 0, w.h,
+				if err := r.normalize(&step{tokens: rows, pending: min(rows-1, 1)}, r.layers[i].norm[checkpoint.AttentionNorm], rows, 0, w.h,
 					r.mode(rows)); err != nil {
 					return err
 				}

@@ -51,14 +51,13 @@ type model struct {
 	lmHead matrix // rows of embed when tied
 }
 
+// layer is the weights of a layer. Norms are by role; 0 for those that the model has not.
 type layer struct {
-	inputNorm    int64
-	qkv          matrix // q, k and v, one under the other
-	qNorm, kNorm int64  // none in most architectures
-	o            matrix
-	postNorm     int64
-	gateUp       matrix // rows of both, interleaved by 8
-	down         matrix
+	norm   [checkpoint.Roles]int64
+	qkv    matrix // q, k and v, one under the other
+	o      matrix
+	gateUp matrix // rows of both, interleaved by 8
+	down   matrix
 }
 
 // matrix is a weight [rows, cols] as the kernels want it: see device.h.
@@ -75,6 +74,7 @@ func (m matrix) kb() int { return (m.cols + 31) / 32 }
 // it, its place. It keeps the first error and goes on, so that its callers read like the model.
 type binder struct {
 	from    *checkpoint.Checkpoint
+	share   modelrunner.Share
 	weight  dtype
 	bytes   int64
 	pieces  []piece
@@ -107,38 +107,43 @@ func (p piece) copyRows(dst []byte, first, n int) {
 	}
 }
 
-// vector is a norm or a bias, float32 on the device: element i of src is element i/8*step + base +
-// i%8.
+// vector is a norm or a bias, float32 on the device: element i of src, plus offset, is element
+// i/8*step + base + i%8.
 type vector struct {
 	src        checkpoint.Tensor
 	at         int64
 	step, base int
+	offset     float32
 }
 
 // bind finds and checks every tensor of the model, and takes a rank's share.
 func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*model, *binder, error) {
 	c := ckpt.Config
 	m := &model{Config: share.Config, layers: make([]layer, c.NumLayers), headPad: (c.HeadDim + 7) / 8 * 8}
-	b := &binder{from: ckpt, bytes: 256} // offset 0 means none
+	b := &binder{from: ckpt, share: share, bytes: 256} // offset 0 means none
 	whole := b.survey()
-	all := modelrunner.Range{Hi: c.VocabSize}
-	m.embed = b.matrix(c.VocabSize, c.HiddenSize)
-	b.rows(m.embed, "model.embed_tokens.weight", c.VocabSize, all, 8, 0)
-	for i := range m.layers {
-		b.layer(&m.layers[i], &c, share, fmt.Sprintf("model.layers.%d.", i))
+	if c.PostNorms || c.Activation != checkpoint.SiLU || c.LocalRope != nil || c.EmbeddingScale != 1 {
+		b.err = &checkpoint.Error{
+			File: ckpt.Dir, Reason: "the CUDA device does not compute this architecture", Got: c.Architecture,
+			Want: `the device "cpu" for it`,
+		}
 	}
-	m.norm = b.norm("model.norm.weight", c.HiddenSize)
-	switch {
-	case c.TieEmbeddings && share.Vocab.Lo%panelRows == 0:
-		m.lmHead = m.embed
-		m.lmHead.rows = share.Vocab.Len()
-		m.lmHead.at += int64(share.Vocab.Lo) * int64(roundUp(c.HiddenSize, 32)) * b.size()
-	case c.TieEmbeddings:
-		m.lmHead = b.matrix(share.Vocab.Len(), c.HiddenSize)
-		b.rows(m.lmHead, "model.embed_tokens.weight", c.VocabSize, share.Vocab, 8, 0)
-	default:
-		m.lmHead = b.matrix(share.Vocab.Len(), c.HiddenSize)
-		b.rows(m.lmHead, "lm_head.weight", c.VocabSize, share.Vocab, 8, 0)
+	for _, w := range c.Weights() {
+		switch w.Role {
+		case checkpoint.Embedding:
+			m.embed = b.matrix(c.VocabSize, c.HiddenSize)
+			b.rows(&m.embed, w, 8, 0)
+		case checkpoint.FinalNorm:
+			m.norm = b.norm(w)
+		case checkpoint.Output:
+			m.lmHead = b.matrix(share.Vocab.Len(), c.HiddenSize)
+			b.rows(&m.lmHead, w, 8, 0)
+		default:
+			b.layer(&m.layers[w.Layer], w)
+		}
+	}
+	if c.TieEmbeddings {
+		m.lmHead = b.tied(m.embed)
 	}
 	if b.err == nil && c.HeadDim > maxHeadDim {
 		b.err = &checkpoint.Error{
@@ -150,6 +155,22 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*mod
 	m.precise = whole < small && !fast
 	m.kvF32 = m.weight == f32 || m.precise
 	return m, b, b.err
+}
+
+// tied is the output layer of a model whose embedding is its weight: some of its rows, where they
+// are when they begin at a panel's first.
+func (b *binder) tied(embed matrix) matrix {
+	own, hidden := b.share.Vocab, embed.cols
+	if own.Lo%panelRows == 0 {
+		embed.rows = own.Len()
+		embed.at += int64(own.Lo) * int64(roundUp(hidden, 32)) * b.size()
+		return embed
+	}
+	m := b.matrix(own.Len(), hidden)
+	w := b.from.Config.Weights()[checkpoint.Embedding]
+	w.Rows = checkpoint.DimLogits
+	b.rows(&m, w, 8, 0)
+	return m
 }
 
 // survey finds the type of all matrices, float32 when they differ, and their size in the
@@ -172,53 +193,36 @@ func (b *binder) survey() (bytes int64) {
 	return bytes
 }
 
-func (b *binder) layer(l *layer, c *checkpoint.Config, share modelrunner.Share, at string) {
-	d, hidden := c.HeadDim, c.HiddenSize
-	heads, kvHeads := rowsOfHeads(share.Heads, d), rowsOfHeads(share.KVHeads, d)
-	q, kv, inner := heads.Len(), kvHeads.Len(), roundUp(share.Intermediate.Len(), 8)
-	l.inputNorm = b.norm(at+"input_layernorm.weight", hidden)
-	l.qkv = b.matrix(q+2*kv, hidden)
-	for _, p := range []struct {
-		name string
-		of   int
-		take modelrunner.Range
-		base int
-	}{{"q_proj", c.NumHeads * d, heads, 0}, {"k_proj", c.NumKVHeads * d, kvHeads, q}, {
-		"v_proj", c.NumKVHeads * d,
-		kvHeads, q + kv,
-	}} {
-		b.rows(l.qkv, at+"self_attn."+p.name+".weight", p.of, p.take, 8, p.base)
-		if c.QKVBias {
-			b.bias(&l.qkv, at+"self_attn."+p.name+".bias", p.of, p.take, 8, p.base)
-		}
-	}
-	if c.QKNorm {
-		l.qNorm = b.norm(at+"self_attn.q_norm.weight", d)
-		l.kNorm = b.norm(at+"self_attn.k_norm.weight", d)
-	}
-	all := modelrunner.Range{Hi: hidden}
-	l.o = b.matrix(hidden, q)
-	b.columns(l.o, at+"self_attn.o_proj.weight", c.NumHeads*d, heads)
-	if c.OBias {
-		b.bias(&l.o, at+"self_attn.o_proj.bias", hidden, all, 8, 0)
-	}
-	l.postNorm = b.norm(at+"post_attention_layernorm.weight", hidden)
-	of, take := c.IntermediateSize, share.Intermediate
-	l.gateUp = b.matrix(2*inner, hidden)
-	l.down = b.matrix(hidden, take.Len())
-	b.rows(l.gateUp, at+"mlp.gate_proj.weight", of, take, 16, 0)
-	b.rows(l.gateUp, at+"mlp.up_proj.weight", of, take, 16, 8)
-	b.columns(l.down, at+"mlp.down_proj.weight", of, take)
-	if c.MLPBias {
-		b.bias(&l.gateUp, at+"mlp.gate_proj.bias", of, take, 16, 0)
-		b.bias(&l.gateUp, at+"mlp.up_proj.bias", of, take, 16, 8)
-		b.bias(&l.down, at+"mlp.down_proj.bias", hidden, all, 8, 0)
+// layer finds a weight of a layer, and assigns it its place.
+func (b *binder) layer(l *layer, w checkpoint.Weight) {
+	hidden, q, kv := b.part(checkpoint.DimHidden), b.part(checkpoint.DimQuery), b.part(checkpoint.DimKV)
+	inner := b.part(checkpoint.DimInner)
+	switch w.Role {
+	case checkpoint.Query:
+		l.qkv = b.matrix(q+2*kv, hidden)
+		b.rows(&l.qkv, w, 8, 0)
+	case checkpoint.Key:
+		b.rows(&l.qkv, w, 8, q)
+	case checkpoint.Value:
+		b.rows(&l.qkv, w, 8, q+kv)
+	case checkpoint.AttentionOut:
+		l.o = b.matrix(hidden, q)
+		b.columns(&l.o, w)
+	case checkpoint.Gate:
+		l.gateUp = b.matrix(2*roundUp(inner, 8), hidden)
+		b.rows(&l.gateUp, w, 16, 0)
+	case checkpoint.Up:
+		b.rows(&l.gateUp, w, 16, 8)
+	case checkpoint.Down:
+		l.down = b.matrix(hidden, inner)
+		b.columns(&l.down, w)
+	default:
+		l.norm[w.Role] = b.norm(w)
 	}
 }
 
-func rowsOfHeads(heads modelrunner.Range, dim int) modelrunner.Range {
-	return modelrunner.Range{Lo: heads.Lo * dim, Hi: heads.Hi * dim}
-}
+// part is how much the rank has of a dimension.
+func (b *binder) part(d checkpoint.Dim) int { return b.share.Part(d).Len() }
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
@@ -257,14 +261,18 @@ func (b *binder) tensor(name string, shape ...int) checkpoint.Tensor {
 	return t
 }
 
-// rows is a tensor of this many rows, of which some fill rows of a matrix.
-func (b *binder) rows(m matrix, name string, of int, take modelrunner.Range, step, base int) {
-	b.pieces = append(b.pieces, piece{src: rowsOf(b.tensor(name, of, m.cols), take), to: m, step: step, base: base})
+// rows is a weight of which the rank has some rows: they, and their biases, are rows of a matrix.
+func (b *binder) rows(m *matrix, w checkpoint.Weight, step, base int) {
+	src := rowsOf(b.tensor(w.Name, b.from.Config.Shape(w)...), b.share.Part(w.Rows))
+	b.pieces = append(b.pieces, piece{src: src, to: *m, step: step, base: base})
+	b.bias(m, w, step, base)
 }
 
-// columns is a tensor of this many columns, of which some are a matrix.
-func (b *binder) columns(m matrix, name string, of int, take modelrunner.Range) {
-	b.pieces = append(b.pieces, piece{src: b.tensor(name, m.rows, of), to: m, step: 8, skip: take.Lo})
+// columns is a weight of which the rank has some columns, which are a matrix.
+func (b *binder) columns(m *matrix, w checkpoint.Weight) {
+	src := b.tensor(w.Name, b.from.Config.Shape(w)...)
+	b.pieces = append(b.pieces, piece{src: src, to: *m, step: 8, skip: b.share.Part(w.Cols).Lo})
+	b.bias(m, w, 8, 0)
 }
 
 // rowsOf are some rows of a tensor, or elements of a vector.
@@ -278,17 +286,23 @@ func rowsOf(t checkpoint.Tensor, take modelrunner.Range) checkpoint.Tensor {
 	return t
 }
 
-func (b *binder) norm(name string, n int) int64 {
+func (b *binder) norm(w checkpoint.Weight) int64 {
+	n := b.from.Config.Size(w.Rows)
 	at := b.take(4 * int64(roundUp(n, 32)))
-	b.vectors = append(b.vectors, vector{b.tensor(name, n), at, 8, 0})
+	b.vectors = append(b.vectors, vector{b.tensor(w.Name, n), at, 8, 0, b.from.Config.NormOffset})
 	return at
 }
 
-func (b *binder) bias(m *matrix, name string, of int, take modelrunner.Range, step, base int) {
+// bias is the bias of a weight, if it has one, beside those of the same matrix.
+func (b *binder) bias(m *matrix, w checkpoint.Weight, step, base int) {
+	if w.Bias == "" {
+		return
+	}
 	if m.bias == 0 {
 		m.bias = b.take(4 * int64(roundUp(m.rows, 32)))
 	}
-	b.vectors = append(b.vectors, vector{rowsOf(b.tensor(name, of), take), m.bias, step, base})
+	src := rowsOf(b.tensor(w.Bias, b.from.Config.Size(w.Rows)), b.share.Part(w.Rows))
+	b.vectors = append(b.vectors, vector{src, m.bias, step, base, 0})
 }
 
 // uploadVectors widens norms and biases and copies them to their places.
@@ -322,7 +336,7 @@ func (v vector) widen(out []byte) []byte {
 		default:
 			x = math.Float32frombits(binary.LittleEndian.Uint32(v.src.Data[4*i:]))
 		}
-		binary.LittleEndian.PutUint32(out[4*(i/8*v.step+v.base+i%8):], math.Float32bits(x))
+		binary.LittleEndian.PutUint32(out[4*(i/8*v.step+v.base+i%8):], math.Float32bits(x+v.offset))
 	}
 	return out
 }

@@ -17,6 +17,9 @@ type Range struct{ Lo, Hi int }
 // Len is how many there are.
 func (r Range) Len() int { return r.Hi - r.Lo }
 
+// times is the range of parts of this many elements each.
+func (r Range) times(n int) Range { return Range{r.Lo * n, r.Hi * n} }
+
 // Share is what one rank has of a model, split as Megatron-LM (arXiv:1909.08053) and vLLM split it.
 // Of q, k, v, gate and up it has rows: its query heads, its KV heads, its part of the intermediate
 // size. Of o and down it has the columns that multiply those; their products are partial sums,
@@ -29,6 +32,26 @@ type Share struct {
 	KVHeads      Range // several ranks have the same one when there are more ranks than KV heads
 	Intermediate Range
 	Vocab        Range // of lm_head; the lengths differ by one at most
+}
+
+// Part is what the rank has of a dimension.
+func (s *Share) Part(d checkpoint.Dim) Range {
+	switch d {
+	case checkpoint.DimLogits:
+		return s.Vocab
+	case checkpoint.DimQuery:
+		return s.Heads.times(s.Config.HeadDim)
+	case checkpoint.DimKV:
+		return s.KVHeads.times(s.Config.HeadDim)
+	case checkpoint.DimInner:
+		return s.Intermediate
+	}
+	return Range{Hi: s.Config.Size(d)}
+}
+
+// Sums reports whether the products of a weight are partial sums, which the ranks add up.
+func Sums(w checkpoint.Weight) bool {
+	return w.Cols == checkpoint.DimQuery || w.Cols == checkpoint.DimInner
 }
 
 // First reports whether the rank is the one that adds what is to be added once, the biases of o and

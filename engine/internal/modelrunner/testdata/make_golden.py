@@ -16,7 +16,7 @@ import sys
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 SHAPE = dict(vocab_size=259, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 
@@ -51,6 +51,34 @@ CASES = {
                            use_sliding_window=True, sliding_window=5, max_window_layers=2, tie_word_embeddings=False, **SHAPE),
         shards=3,
     ),
+    # Four norms a layer, gelu, a scaled embedding, a window in two layers of three, tied; the scale of the queries is not 1/sqrt(head_dim).
+    "gemma3-window": dict(
+        config=Gemma3TextConfig(hidden_size=40, intermediate_size=72, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+                                head_dim=12, query_pre_attn_scalar=20, sliding_window=6, tie_word_embeddings=True,
+                                layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"], **SHAPE),
+    ),
+    # The full layers turn with a scaled base of their own; the file is bf16, the embedding's scale is not (as in float32).
+    "gemma3-rope-bf16": dict(
+        config=Gemma3TextConfig(hidden_size=48, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1,
+                                head_dim=16, query_pre_attn_scalar=16, sliding_window=9, tie_word_embeddings=True,
+                                layer_types=["sliding_attention", "full_attention", "full_attention"],
+                                rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                                                 "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}, **SHAPE),
+        dtype=torch.bfloat16,
+    ),
+    # Two of five experts a token, one layer of three without experts, their weights not normalised in the second case.
+    "qwen3-moe": dict(
+        config=Qwen3MoeConfig(hidden_size=32, intermediate_size=56, moe_intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
+                              num_key_value_heads=2, head_dim=8, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True,
+                              decoder_sparse_step=1, mlp_only_layers=[1], tie_word_embeddings=False, **SHAPE),
+        published=True,
+    ),
+    "qwen3-moe-raw": dict(
+        config=Qwen3MoeConfig(hidden_size=32, intermediate_size=40, moe_intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
+                              num_key_value_heads=4, head_dim=8, num_experts=8, num_experts_per_tok=3, norm_topk_prob=False,
+                              decoder_sparse_step=2, mlp_only_layers=[], tie_word_embeddings=True, **SHAPE),
+        published=True,
+    ),
 }
 
 PROMPT_LENGTHS = [1, 3, 8, 17, 40, 300]
@@ -63,12 +91,22 @@ def build(name, config, seed):
     with torch.no_grad():
         for key, p in model.named_parameters():
             if "norm" in key:
-                p.copy_(0.5 + torch.rand_like(p))  # transformers starts with ones, and biases with zeros: errors would not show
+                # transformers starts with ones (Gemma, which adds 1, with zeros), and biases with zeros: errors would not show
+                p.copy_(torch.rand_like(p) - (0.5 if config.model_type.startswith("gemma") else -0.5))
             elif key.endswith("bias"):
                 p.copy_(torch.randn_like(p) * 0.3)
             else:
-                p.copy_(torch.randn_like(p) * (1.0 if "embed" in key else p.shape[-1] ** -0.5 * 1.5))
+                p.copy_(torch.randn_like(p) * ((0.15 if config.model_type.startswith("gemma") else 1.0) if "embed" in key else p.shape[-1] ** -0.5 * 1.5))
     return model
+
+
+def save_published(folder, model):
+    """As published checkpoints are: transformers 5 holds all experts in one tensor and writes one per expert."""
+    model.config.architectures = [type(model).__name__]
+    model.config.dtype = torch.float32
+    model.save_pretrained(folder)
+    for extra in ["generation_config.json"]:
+        (folder / extra).unlink(missing_ok=True)
 
 
 def save(folder, model, dtype, shards):
@@ -122,7 +160,10 @@ def main():
         folder.mkdir(parents=True)
         seed = 100 + number
         model = build(name, case["config"], seed)
-        save(folder, model, case.get("dtype", torch.float32), case.get("shards", 1))
+        if case.get("published"):
+            save_published(folder, model)
+        else:
+            save(folder, model, case.get("dtype", torch.float32), case.get("shards", 1))
         tensors, prompts = {}, []
         rng = torch.Generator().manual_seed(seed)
         for i, n in enumerate(PROMPT_LENGTHS):
