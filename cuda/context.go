@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/enginetest/enginetest/internal/cudafd"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -52,7 +53,9 @@ func (w *Worker) retain() error {
 func (w *Worker) current() error {
 	process.Lock()
 	defer process.Unlock()
-	if err := w.call(&w.d.fn.primaryRetain, w.result(0), uintptr(w.dev.handle)); err != nil {
+	var err error
+	cudafd.Starting(func() { err = w.call(&w.d.fn.primaryRetain, w.result(0), uintptr(w.dev.handle)) })
+	if err != nil {
 		return w.d.whyNoContext(err)
 	}
 	w.ctx.Store(uintptr(w.out[0]))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/enginetest/enginetest/internal/cudafd"
 	"github.com/enginetest/enginetest/internal/dynlib"
 )
 
@@ -57,7 +58,9 @@ func Open(opts ...Option) (*Driver, error) {
 	if err := d.fn.resolve(d.lib); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrNoDriver, d.path, err)
 	}
-	if err := d.call(&d.fn.init, 0); err != nil {
+	var err error
+	cudafd.Starting(func() { err = d.call(&d.fn.init, 0) })
+	if err != nil {
 		if v, set := os.LookupEnv("CUDA_VISIBLE_DEVICES"); set && errors.Is(err, ErrNoDevice) {
 			return nil, fmt.Errorf("%w (CUDA_VISIBLE_DEVICES=%q)", err, v)
 		}

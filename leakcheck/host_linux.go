@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/enginetest/enginetest/internal/cudafd"
 	"github.com/enginetest/enginetest/internal/procfs"
 )
 
@@ -94,7 +95,7 @@ func (h *HostState) descriptors(inUse map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	var sockets map[string]string
+	var sockets, driver map[string]string
 	var poller map[string]bool
 	for _, fd := range fds {
 		target, err := os.Readlink("/proc/self/fd/" + fd)
@@ -126,7 +127,16 @@ func (h *HostState) descriptors(inUse map[string]bool) error {
 		case strings.HasPrefix(target, "/"):
 			inUse[strings.TrimSuffix(target, " (deleted)")] = true
 		}
-		h.add(kind, "fd "+fd+" "+target, "fd "+fd+" is open: "+describeFD(what, target), what)
+		key, name := "fd "+fd+" "+target, "fd "+fd+" is open: "+describeFD(what, target)
+		if strings.HasPrefix(what, "pipe:") || strings.HasPrefix(what, "anon_inode:") {
+			if driver == nil {
+				driver = cudafd.Own()
+			}
+			if why := driver[fd]; why != "" {
+				what, name = what+" of the CUDA driver", name+" of the CUDA driver ("+why+")"
+			}
+		}
+		h.add(kind, key, name, what)
 	}
 	return nil
 }

@@ -38,12 +38,33 @@ static R word(int code, const char **s, int text) {
 API R cuGetErrorName(int code, const char **s) { return word(code, s, 0); }
 API R cuGetErrorString(int code, const char **s) { return word(code, s, 1); }
 
+// With STUB_DESCRIPTORS the driver opens once what a real one keeps until the process ends: a pipe and an eventfd that its thread waits for,
+// and an epoll and an eventfd that it only has.
+static int kept_pipe[2], kept_event[2], kept_epoll;
+
+static void *event_handler(void *none) {
+	(void)none;
+	pthread_setname_np(pthread_self(), "cuda-EvtHandlr");
+	struct pollfd wait[2] = {{kept_pipe[0], POLLIN, 0}, {kept_event[0], POLLIN, 0}};
+	while (poll(wait, 2, -1) >= 0 || errno == EINTR) ;
+	return NULL;
+}
+
+static void keep_descriptors(void) {
+	pthread_t thread;
+	if (kept_epoll || !getenv("STUB_DESCRIPTORS") || pipe2(kept_pipe, O_CLOEXEC)) return;
+	for (int i = 0; i < 2; i++) kept_event[i] = eventfd(0, EFD_CLOEXEC);
+	kept_epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (!pthread_create(&thread, NULL, event_handler, NULL)) pthread_detach(thread);
+}
+
 API R cuInit(unsigned flags) {
 	(void)flags;
 	BEGIN("cuInit");
 	CHECK(!init_result, init_result);
 	CHECK(n_devices > 0, NO_DEVICE);
 	inited = 1;
+	keep_descriptors();
 	return end(OK);
 }
 API R cuDriverGetVersion(int *v) { BEGIN("cuDriverGetVersion"); *v = 13000; return end(OK); }

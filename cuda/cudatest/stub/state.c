@@ -1,11 +1,17 @@
 // The machine: devices, contexts, objects, faults, and work that is done at once or recorded.
 #define _GNU_SOURCE
+#define _GNU_SOURCE
 #include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

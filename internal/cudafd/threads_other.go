@@ -1,0 +1,5 @@
+//go:build !linux
+
+package cudafd
+
+func waitedFor() map[string]string { return nil }
