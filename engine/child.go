@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/engine/internal/wire"
+	"github.com/enginetest/enginetest/internal/engines"
 	"github.com/enginetest/enginetest/internal/proc"
 	"github.com/enginetest/enginetest/internal/procfs"
 	"github.com/enginetest/enginetest/ledger"
@@ -23,6 +24,7 @@ type child struct {
 	cfg      Config
 	eos      []int32
 	openedAt string
+	entry    *engines.Handle
 	log      *slog.Logger
 	proc     *proc.Family
 	link     *wire.Conn
@@ -102,7 +104,8 @@ func openChild(ctx context.Context, cfg Config) (*Engine, error) {
 	c.state.to(Running)
 	c.mu.Unlock()
 	warnUnused(cfg.Logger, got.Config.Model, got.Unused)
-	return newEngine(c), nil
+	c.entry = engines.Open(engines.Entry{Place: engines.Place(), PIDs: c.pids()})
+	return newEngine(c, c.entry), nil
 }
 
 func startChild(cfg Config) (*child, error) {

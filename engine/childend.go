@@ -172,6 +172,7 @@ func (c *child) end(ctx context.Context) {
 	c.held = nil
 	c.state.to(Stopped)
 	c.mu.Unlock()
+	c.entry.Close()
 	c.ending.Do(func() { close(c.done) })
 	close(c.stopped)
 }

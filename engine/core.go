@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/internal/engines"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -14,6 +15,7 @@ import (
 type core struct {
 	cfg      Config
 	openedAt string
+	entry    *engines.Handle
 	log      *slog.Logger
 	ledger   *ledger.Ledger
 	faults   *faults

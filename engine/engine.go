@@ -37,6 +37,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/enginetest/enginetest/internal/engines"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -90,12 +91,15 @@ func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {
 		c.release()
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", cfg.Model, err), c.result)
 	}
+	books := c.ledger.Books()
+	c.entry = engines.Open(engines.Entry{Place: engines.Place(), Holdings: books.Holdings})
 	go c.run()
-	return newEngine(c), nil
+	return newEngine(c, c.entry), nil
 }
 
-func newEngine(b backend) *Engine {
+func newEngine(b backend, entry *engines.Handle) *Engine {
 	e := &Engine{b: b}
+	entry.Own(e)
 	e.dropped = runtime.AddCleanup(e, backend.reportDropped, b)
 	return e
 }

@@ -85,6 +85,7 @@ func (c *core) release() {
 	c.result = err
 	c.state.to(Stopped)
 	c.mu.Unlock()
+	c.entry.Close()
 	c.faults.hangUntil(c.ctx) // the caller's context is not ours to keep
 	close(c.stopped)
 }

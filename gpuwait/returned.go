@@ -210,5 +210,6 @@ func (w *accountWait) deviceReport(i int) DeviceAccount {
 	slices.SortFunc(out.Holders, func(x, y Process) int {
 		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.PID, y.PID))
 	})
+	out.Forgotten = forgotten(d.device.UUID, d.base.At, out.Holders)
 	return out
 }

@@ -34,6 +34,8 @@ type DeviceAccount struct {
 	After    Usage   `json:"after"`            // the last reading
 	// of the family, when it still holds memory; Grew is since the baseline
 	Holders []Process `json:"holders,omitempty"`
+	// Forgotten are engines that were never shut down, and whose memory this is.
+	Forgotten []ForgottenEngine `json:"forgotten,omitempty"`
 }
 
 func (r AccountReport) is(v Verdict) bool {
@@ -105,6 +107,8 @@ func (r AccountReport) String() string {
 // headline says what is wrong with one device, in one line.
 func (d DeviceAccount) headline() string {
 	switch {
+	case d.Verdict == VerdictHeld && len(d.Forgotten) > 0:
+		return fmt.Sprintf("%s: %s: %s", d.Device, d.amount(), forgottenText(d.Forgotten))
 	case d.Verdict == VerdictHeld && len(d.Holders) > 0:
 		return fmt.Sprintf("%s: this engine's processes still hold %s", d.Device, d.amount())
 	case d.Verdict == VerdictHeld:
@@ -126,6 +130,9 @@ func (d DeviceAccount) write(b *strings.Builder, waited time.Duration) {
 	fmt.Fprintf(b, "gpuwait: %s, after %s\n", d.headline(), age(waited))
 	for _, p := range d.Holders {
 		fmt.Fprintf(b, "    %10s  %s  (%s before this engine started)\n", p.bytes(), p, size(p.Bytes-p.Grew))
+	}
+	for _, e := range d.Forgotten {
+		fmt.Fprintf(b, "    %s:\n        %s\n", e.text, e)
 	}
 	for _, row := range []struct {
 		name string

@@ -146,11 +146,12 @@ func (d *deviceMemory) own(name string, held []ledger.Holding) {
 }
 
 // returned waits until the engine's processes hold nothing more on any GPU.
-func (d *deviceMemory) returned(ctx context.Context, o *options, alone bool) (_ string, err error) {
+func (d *deviceMemory) returned(ctx context.Context, o *options, host *hostBaseline) (_ string, err error) {
 	defer func() { err = errors.Join(err, d.close()) }()
 	for _, release := range d.owned {
 		release()
 	}
+	alone := host.leave()
 	if d.skip != "" {
 		return "", skipped("%s", d.skip)
 	}
@@ -168,6 +169,12 @@ func (d *deviceMemory) returned(ctx context.Context, o *options, alone bool) (_ 
 	if errors.As(err, &failed) {
 		failed.Report.Advice = fmt.Sprintf("to accept it: %s.DeviceSlack(bytes); to wait longer: %[1]s.TeardownTimeout(d); "+
 			"to leave this check out: %[1]s.WithoutDeviceMemory(reason)", o.pkg)
+		kept := host.ofDriver()
+		for _, on := range failed.Report.Devices {
+			for i := range on.Forgotten {
+				on.Forgotten[i].Driver = kept
+			}
+		}
 	}
 	return r.Line(), err
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/enginetest/enginetest/internal/engines"
 	"github.com/enginetest/enginetest/leakcheck"
 	"github.com/enginetest/enginetest/ledger"
 )
@@ -28,6 +29,9 @@ type Fixture struct {
 	processes []process
 	devices   []string // on which the engine had memory
 
+	opening
+	entry *engines.Handle // among the open engines of this process
+
 	once   sync.Once
 	report Report
 }
@@ -41,7 +45,7 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 	if ctx == nil {
 		return nil, errors.New("harness: Open with a nil context")
 	}
-	f := &Fixture{opts: defaults()}
+	f := &Fixture{opts: defaults(), opening: here()}
 	for _, o := range opts {
 		o(&f.opts)
 	}
@@ -139,11 +143,13 @@ func (f *Fixture) watch(e Engine) {
 		f.processes = processes(p.PIDs())
 	}
 	f.gpu.read(f.processes)
+	var held []ledger.Holding
 	if h, ok := e.(Holder); ok {
-		held := h.Holdings()
+		held = h.Holdings()
 		f.gpu.own(f.opts.name, held)
 		f.devices = slices.Sorted(maps.Keys(ledger.ByDevice(held)))
 	}
+	f.register(e, held)
 }
 
 // Engine is the engine, for what has no method here; nil once the fixture is closed. Do not keep

@@ -19,7 +19,8 @@ func (f *Fixture) hostState(ctx context.Context) (string, error) {
 	case f.opts.noHost != "":
 		return "", skipped("%s", f.opts.noHost)
 	case !alone:
-		return "", skipped("other fixtures were alive at the same time, and descriptors and mappings belong to the whole process")
+		return "", skipped("other fixtures were alive at the same time, and descriptors and mappings belong to the whole process%s",
+			f.forgottenToo())
 	case f.host.err != nil:
 		return "", skipped("%v", f.host.err)
 	}
@@ -29,13 +30,23 @@ func (f *Fixture) hostState(ctx context.Context) (string, error) {
 		ctx, cancel = context.WithTimeout(ctx, time.Second)
 		defer cancel()
 	}
-	err := f.host.state.Restored(ctx, slices.Concat(cudaKeeps, f.opts.allow)...)
+	err := f.host.state.Restored(ctx, slices.Concat(acceptDriver(), f.opts.allow)...)
 	var found *leakcheck.Error
-	if others = max(others, leakcheck.OtherTests()); errors.As(err, &found) && others > 0 {
+	if !errors.As(err, &found) {
+		detail := "files, sockets, mappings, shared memory and children are as before"
+		if kept := f.host.ofDriver(); kept != "" && err == nil {
+			detail += fmt.Sprintf(" (but for %s of the CUDA driver, which keeps them until the process ends)", kept)
+		}
+		return detail, err
+	}
+	if others = max(others, leakcheck.OtherTests()); others > 0 {
 		return "", skipped("%d other test(s) run in this process, and what is new may be theirs: %s", others,
 			briefly(found))
 	}
-	return "files, sockets, mappings, shared memory and children are as before", err
+	if err != error(found) { //nolint:errorlint // itself: joined with another it is also about the options
+		return "", err
+	}
+	return "", f.explained(found)
 }
 
 // briefly names the first findings.
@@ -45,12 +56,4 @@ func briefly(e *leakcheck.Error) string {
 		text += fmt.Sprintf(", and %d more", n-1)
 	}
 	return text
-}
-
-// cudaKeeps is what the CUDA driver holds from its first use in a process to the end of that
-// process; no call releases it (driver 580).
-var cudaKeeps = []leakcheck.Option{
-	leakcheck.Allow("descriptor: /dev/nvidia*", "CUDA keeps it"),
-	leakcheck.Allow("mapping: /dev/nvidia*", "CUDA keeps it"),
-	leakcheck.Allow("socket: unix @cuda-uvmfd-*", "CUDA keeps it"),
 }

@@ -31,6 +31,7 @@ func skipped(format string, args ...any) error {
 func (f *Fixture) teardown(ctx context.Context) Report {
 	e := &handle{engine: f.take(), pkg: f.opts.pkg}
 	f.gpu.read(f.processes)
+	defer f.entry.Close()
 	steps := []check{
 		{"shutdown", 40 * time.Second, e.shutdown},
 		{"holdings", time.Second, func(ctx context.Context) (string, error) {
@@ -40,7 +41,7 @@ func (f *Fixture) teardown(ctx context.Context) Report {
 		{"goroutines", 4 * time.Second, f.goroutines},
 		{"references", 20 * time.Second, f.references},
 		{"device memory", 40 * time.Second, func(ctx context.Context) (string, error) {
-			return f.gpu.returned(ctx, &f.opts, f.host.leave())
+			return f.gpu.returned(ctx, &f.opts, &f.host)
 		}},
 		{"host", 4 * time.Second, f.hostState},
 	}
