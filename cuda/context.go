@@ -43,7 +43,7 @@ func (w *Worker) retain() error {
 		return err
 	}
 	w.contextID = w.ledger.Add(ledger.Holding{
-		Owner: w.name, Kind: KindContext, Device: w.dev.UUID, Addr: w.ctx.Load(),
+		Owner: w.name, Kind: kindContext, Device: w.dev.UUID, Addr: w.ctx.Load(),
 		Stack: w.stack(),
 	})
 	return nil
@@ -92,9 +92,8 @@ func (d *Driver) whyNoContext(refusal error) error {
 
 func (w *Worker) key() contextKey { return contextKey{w.d.lib, w.dev.Ordinal} }
 
-// Close ends the worker: what is still live is freed before the context ends, because
-// stream-ordered and VMM memory would outlive it; then the primary context is released and, by the
-// last worker on the device, reset (which also ends other libraries' use of it in this process),
+// Close ends the worker: what is still live is freed; then the primary context is released and, by
+// the last worker on the device, reset (which also ends other libraries' use of it in this process),
 // and the driver is asked whether it is really gone. What had to be freed, or could not be, is a
 // [LeakError]. When the thread does not come back before ctx ends, a [HangError], and Close can be
 // called again. Once closed, every call of Close returns the same error.
@@ -125,15 +124,12 @@ func (w *Worker) teardown() error {
 		w.freeAll(leak)
 	}
 	err := w.endContext()
-	if err == nil && w.dead.Load() != nil {
-		err = w.salvage(leak)
-	}
 	for _, r := range w.remaining() {
-		if r.outlives || err != nil {
+		if err != nil {
 			leak.Kept = append(leak.Kept, r.holding)
 			continue
 		}
-		r.end(leak, r.holding)
+		r.end(leak)
 	}
 	if err == nil {
 		_ = w.ledger.Remove(w.contextID) // entered by retain, removed nowhere else
@@ -149,26 +145,10 @@ func (w *Worker) teardown() error {
 	return leak
 }
 
-// salvage frees what outlives a dead context from one made for it (measured: cuMemFree works on
-// stream-ordered memory of an earlier context), which is ended again. After most sticky errors the
-// driver returns none, and it stays until the process ends.
-func (w *Worker) salvage(leak *LeakError) error {
-	if !slices.ContainsFunc(w.remaining(), func(r *resource) bool { return r.outlives }) {
-		return nil
-	}
-	if err := w.current(); err != nil {
-		leak.Errs = append(leak.Errs, err)
-		return nil
-	}
-	w.freeEach(leak, func(r *resource) bool { return r.outlives })
-	return w.endContext()
-}
-
-// end strikes r, found with this holding, out once the driver has it back; it is a leak unless its
-// owner had freed it.
-func (r *resource) end(leak *LeakError, found ledger.Holding) {
+// end strikes r out once the driver has it back; it is a leak unless its owner had freed it.
+func (r *resource) end(leak *LeakError) {
 	if !r.freed.Swap(true) {
-		leak.Freed = append(leak.Freed, found)
+		leak.Freed = append(leak.Freed, r.holding)
 	}
 	r.forget()
 }
@@ -190,7 +170,7 @@ func (w *Worker) freeAll(leak *LeakError) {
 			leak.Errs = append(leak.Errs, err)
 		}
 	}
-	w.freeEach(leak, func(*resource) bool { return w.dead.Load() == nil })
+	w.freeEach(leak)
 	if w.dead.Load() == nil && w.dev.MemoryPools {
 		if err := w.trimDevicePool(); err != nil {
 			leak.Errs = append(leak.Errs, err)
@@ -198,17 +178,16 @@ func (w *Worker) freeAll(leak *LeakError) {
 	}
 }
 
-func (w *Worker) freeEach(leak *LeakError, wanted func(*resource) bool) {
+func (w *Worker) freeEach(leak *LeakError) {
 	for _, r := range w.remaining() {
-		if !wanted(r) {
-			continue
+		if w.dead.Load() != nil {
+			return
 		}
-		found := r.holding // of VMM memory the release makes it 0 bytes
 		if err := r.release(); err != nil {
 			leak.Errs = append(leak.Errs, fmt.Errorf("%s: %w", r, err))
 			continue
 		}
-		r.end(leak, found)
+		r.end(leak)
 	}
 }
 
@@ -241,4 +220,25 @@ func (w *Worker) endContext() error {
 		return nil
 	}
 	return err
+}
+
+func (w *Worker) devicePool() (uintptr, error) {
+	err := w.call(&w.d.fn.devicePool, w.result(0), uintptr(w.dev.handle))
+	return uintptr(w.out[0]), err
+}
+
+// trimDevicePool trims the device's pool and what graphs with allocations of their own (libraries
+// make them) keep.
+func (w *Worker) trimDevicePool() error {
+	pool, err := w.devicePool()
+	if err == nil {
+		err = w.call(&w.d.fn.poolTrim, pool, 0)
+	}
+	graphs := w.call(&w.d.fn.graphMemTrim, uintptr(w.dev.handle))
+	for _, e := range []error{err, graphs} {
+		if e != nil && !errors.Is(e, ErrNotSupported) {
+			return e
+		}
+	}
+	return nil
 }

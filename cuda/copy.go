@@ -115,26 +115,3 @@ func (m *Memory) Fill(off, n int64, value byte, s *Stream) error {
 	}
 	return m.w.call(&m.w.d.fn.setD8Async, p, uintptr(value), uintptr(n), stream)
 }
-
-// Fill32 queues setting n 32-bit words from byte off on to value; off is a multiple of 4.
-func (m *Memory) Fill32(off, n int64, value uint32, s *Stream) error {
-	const call = "Memory.Fill32"
-	if err := m.enter(call); err != nil {
-		return err
-	}
-	if n < 0 || n > m.size/4 {
-		return outOfRange(call, off, n, m.size/4, &m.resource)
-	}
-	p, err := m.span(call, off, 4*n)
-	if err != nil {
-		return err
-	}
-	if off%4 != 0 {
-		return &MisuseError{call, ErrArguments, "the offset is not a multiple of 4"}
-	}
-	stream, err := m.w.stream(call, s)
-	if err != nil || n == 0 {
-		return err
-	}
-	return m.w.call(&m.w.d.fn.setD32Async, p, uintptr(value), uintptr(n), stream)
-}

@@ -13,8 +13,7 @@
 //
 // Every block of memory, stream, event, module and graph has an owner and is entered in a ledger
 // (package ledger) until it is given back, and so is the context. [Worker.Close] frees what owners
-// left before the context ends, because stream-ordered and VMM memory would outlive it, resets the
-// primary context and asks the driver whether it is gone.
+// left, resets the primary context and asks the driver whether it is gone.
 //
 // # What it says when something is wrong
 //
@@ -38,8 +37,7 @@
 //	cuda: Alloc: the context of rank 0 is dead since cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; close the worker; only a new process can use CUDA again
 //
 // After such an error the process's workers on all devices are dead, and NVIDIA's driver refuses
-// it any new context ([DeadProcessError], matches ErrProcessDead). Free and Close still work;
-// Close reports what outlives the context (async, VMM, pools) as not freed:
+// it any new context ([DeadProcessError], matches ErrProcessDead). Free and Close still work:
 //
 //	cuda: no context for rank 1 on NVIDIA H200 (…): cuda: no context in this process any more, since rank 0 met cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; only a new process can use CUDA again: run the engine in a child (forkproc.Run, engine.ChildProcess)
 //
@@ -50,7 +48,6 @@
 //	cuda: Memory.Free: freed twice: weights (plain, 1.0 GiB)
 //	cuda: Memory.CopyDevice: belongs to another worker: weights (plain, 1.0 GiB) was made by rank 1 and used with rank 0
 //	cuda: Memory.CopyTo: out of range: 10 bytes from byte 991 on, of 1000 of weights (plain, 1000 B)
-//	cuda: Function.Launch: the memory is unmapped: weights (vmm), an argument of gemv
 //	cuda: Alloc: the worker is closed: rank 0
 //
 // A thread does not come back ([HangError]), or a function on it panics ([PanicError]):

@@ -16,24 +16,16 @@ type Code int32
 // Results that callers tell apart. Any other Code can be compared with as well: errors.Is(err,
 // cuda.Code(701)).
 const (
-	ErrInvalidValue    Code = 1
-	ErrOutOfMemory     Code = 2
-	ErrNotInitialized  Code = 3
-	ErrNoDevice        Code = 100
-	ErrInvalidDevice   Code = 101
-	ErrInvalidContext  Code = 201 // no context on this thread
-	ErrInvalidPTX      Code = 218 // the PTX does not compile: the JIT log says where
-	ErrUnsupportedPTX  Code = 222 // the PTX is newer than the driver
-	ErrInvalidHandle   Code = 400
-	ErrNotFound        Code = 500
-	ErrNotReady        Code = 600 // a query: work is still running
-	ErrIllegalAddress  Code = 700
-	ErrLaunchFailed    Code = 719
-	ErrNotSupported    Code = 801
-	ErrSystemMismatch  Code = 803
-	ErrCaptureInvalid  Code = 901
-	ErrGraphExecUpdate Code = 910
-	ErrUnknown         Code = 999
+	ErrInvalidValue   Code = 1
+	ErrOutOfMemory    Code = 2
+	ErrNoDevice       Code = 100
+	ErrInvalidDevice  Code = 101
+	ErrInvalidPTX     Code = 218 // the PTX does not compile: the JIT log says where
+	ErrNotFound       Code = 500
+	errNotReady       Code = 600 // a query: work is still running
+	ErrIllegalAddress Code = 700
+	ErrLaunchFailed   Code = 719
+	ErrNotSupported   Code = 801
 )
 
 // Error returns "CUDA error 2"; an *Error has the driver's own words.
@@ -102,14 +94,13 @@ var (
 	ErrDoubleFree   = errors.New("freed twice")
 	ErrCapturing    = errors.New("not while a stream captures")
 	ErrClosed       = errors.New("the worker is closed")
-	ErrUnmapped     = errors.New("the memory is unmapped")
 	ErrRange        = errors.New("out of range")
 	ErrArguments    = errors.New("wrong arguments")
 )
 
 // MisuseError is a mistake of the caller, found without asking the driver. Kind is one of
 // ErrWrongThread, ErrWrongWorker, ErrUseAfterFree, ErrDoubleFree, ErrCapturing, ErrClosed,
-// ErrUnmapped, ErrRange, ErrArguments.
+// ErrRange, ErrArguments.
 type MisuseError struct {
 	Call   string // "Memory.Free"
 	Kind   error
@@ -181,7 +172,7 @@ type AllocError struct {
 func (e *AllocError) Error() string {
 	s := fmt.Sprintf("cuda: no %s (%s) for %s on %s: %s", ledger.FormatBytes(e.Bytes), e.Kind, e.Owner, e.Worker,
 		inner(e.Err))
-	if (e.Kind == KindPinned || e.Kind == KindLocked) && errors.Is(e.Err, ErrOutOfMemory) {
+	if (e.Kind == kindPinned || e.Kind == kindLocked) && errors.Is(e.Err, ErrOutOfMemory) {
 		s += "; it is the host's memory, not the device's"
 	}
 	if e.Total > 0 {

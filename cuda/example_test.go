@@ -122,16 +122,3 @@ func ExampleStream_Capture() {
 	}
 	_ = step // run it with w.Do(func() error { return step(w, image) })
 }
-
-// Weights in VMM memory can sleep: the physical memory goes, the address stays.
-func ExampleMemory_Unmap() {
-	sleep := func(weights *cuda.Memory) error { return weights.Unmap() }
-	wake := func(weights *cuda.Memory) error {
-		err := weights.Map()
-		if errors.Is(err, cuda.ErrOutOfMemory) {
-			return fmt.Errorf("still asleep, try again: %w", err)
-		}
-		return err
-	}
-	_, _ = sleep, wake
-}

@@ -38,7 +38,7 @@ func TestWhyThereIsNoDriver(t *testing.T) {
 
 	t.Setenv("ENGINETEST_LIBCUDA", stub.Path)
 	require.NoError(t, Available())
-	for _, code := range []Code{ErrSystemMismatch, ErrUnknown, 34} {
+	for _, code := range []Code{803, 999, 34} {
 		stub.Fail("cuInit", 1, int(code))
 		err = Available()
 		require.ErrorIs(t, err, code)
@@ -69,7 +69,7 @@ func oldLibrary(t *testing.T) string {
 
 // Every step of opening a worker that fails leaves no context behind.
 func TestNoContext(t *testing.T) {
-	for call, code := range map[string]Code{"cuDevicePrimaryCtxRetain": ErrOutOfMemory, "cuCtxSetCurrent": ErrUnknown} {
+	for call, code := range map[string]Code{"cuDevicePrimaryCtxRetain": ErrOutOfMemory, "cuCtxSetCurrent": Code(999)} {
 		r := stubRig(t, 1, 1<<20)
 		v, err := r.d.Device("0")
 		require.NoError(t, err)
@@ -89,16 +89,9 @@ func TestNoContext(t *testing.T) {
 // back, and the ledger and the driver agree.
 func TestHalfBuiltThingsAreTakenDown(t *testing.T) {
 	build := map[string]func(w *Worker) error{
-		"cuMemAlloc_v2":                 func(w *Worker) error { _, err := w.Alloc("x", 10); return err },
-		"cuMemAllocAsync":               func(w *Worker) error { _, err := w.AllocAsync("x", 10, nil); return err },
-		"cuMemPoolCreate":               func(w *Worker) error { _, err := w.NewPool("x"); return err },
-		"cuMemGetAllocationGranularity": func(w *Worker) error { _, err := w.AllocVMM("x", 10); return err },
-		"cuMemAddressReserve":           func(w *Worker) error { _, err := w.AllocVMM("x", 10); return err },
-		"cuMemCreate":                   func(w *Worker) error { _, err := w.AllocVMM("x", 10); return err },
-		"cuMemMap":                      func(w *Worker) error { _, err := w.AllocVMM("x", 10); return err },
-		"cuMemSetAccess":                func(w *Worker) error { _, err := w.AllocVMM("x", 10); return err },
-		"cuMemHostAlloc":                func(w *Worker) error { _, err := w.AllocPinned("x", 10); return err },
-		"cuMemHostGetDevicePointer_v2":  func(w *Worker) error { _, err := w.AllocPinned("x", 10); return err },
+		"cuMemAlloc_v2":                func(w *Worker) error { _, err := w.Alloc("x", 10); return err },
+		"cuMemHostAlloc":               func(w *Worker) error { _, err := w.AllocPinned("x", 10); return err },
+		"cuMemHostGetDevicePointer_v2": func(w *Worker) error { _, err := w.AllocPinned("x", 10); return err },
 		"cuMemHostRegister_v2": func(w *Worker) error {
 			_, err := w.Register("x", make([]byte, 10))
 			return err
@@ -124,26 +117,6 @@ func TestHalfBuiltThingsAreTakenDown(t *testing.T) {
 	}
 }
 
-// A wake that finds no memory leaves the memory asleep, and can be tried again.
-func TestMapThatFailsCanBeTriedAgain(t *testing.T) {
-	r := stubRig(t, 1, 8<<20)
-	w := r.worker(t, 0)
-	do(t, w, func() {
-		m, err := w.AllocVMM("weights", 4<<20)
-		require.NoError(t, err)
-		require.NoError(t, m.Unmap())
-		for _, call := range []string{"cuMemCreate", "cuMemMap", "cuMemSetAccess"} {
-			r.stub.Fail(call, 1, int(ErrOutOfMemory))
-			require.ErrorIs(t, m.Map(), ErrOutOfMemory, call)
-			require.False(t, m.Mapped())
-			require.Zero(t, r.stub.Used(0), call)
-			require.Zero(t, w.Ledger().Bytes())
-		}
-		require.NoError(t, m.Map())
-		require.NoError(t, m.Free())
-	})
-}
-
 // A free that fails leaves the memory with its owner: it can be tried again, and Close says so.
 func TestFreeThatFails(t *testing.T) {
 	r := stubRig(t, 1, 8<<20)
@@ -156,20 +129,20 @@ func TestFreeThatFails(t *testing.T) {
 		require.Len(t, w.live, 1)
 		require.NoError(t, m.Free(), "tried again")
 
-		_, err = w.AllocAsync("stuck", 1<<20, nil)
+		_, err = w.Alloc("stuck", 1<<20)
 		require.NoError(t, err)
 	})
-	r.stub.Fail("cuMemFreeAsync", 1, int(ErrInvalidValue))
+	r.stub.Fail("cuMemFree_v2", 1, int(ErrInvalidValue))
 	err := closeSoon(w)
 	var e *LeakError
 	require.ErrorAs(t, err, &e)
 	t.Log(err)
-	require.Empty(t, e.Freed)
-	require.Len(t, e.Kept, 1)
-	require.Equal(t, "stuck", e.Kept[0].Owner)
+	require.Empty(t, e.Kept)
+	require.Len(t, e.Freed, 1, "it went with the context")
+	require.Equal(t, "stuck", e.Freed[0].Owner)
 	require.ErrorIs(t, err, ErrInvalidValue)
-	require.Equal(t, e.Kept, w.Holdings(), "it stays in the ledger, as it stays on the device")
-	require.EqualValues(t, 1<<20, r.stub.Used(0))
+	require.Empty(t, w.Holdings())
+	require.Zero(t, r.stub.Used(0))
 	require.False(t, r.stub.Active(0))
 }
 
@@ -178,12 +151,10 @@ func TestFreeThatFails(t *testing.T) {
 func TestStickyErrorKillsTheContext(t *testing.T) {
 	r := stubRig(t, 2, 8<<20)
 	w, other := r.worker(t, 0), r.worker(t, 1)
-	var m, async *Memory
+	var m *Memory
 	do(t, w, func() {
 		var err error
 		m, err = w.Alloc("weights", 1<<20)
-		require.NoError(t, err)
-		async, err = w.AllocAsync("workspace", 1<<20, nil)
 		require.NoError(t, err)
 		_, err = w.Alloc("forgotten", 1<<10)
 		require.NoError(t, err)
@@ -211,7 +182,6 @@ func TestStickyErrorKillsTheContext(t *testing.T) {
 		}
 		require.NoError(t, m.Free(), "an owner does its duty; Close sees to the rest")
 		require.ErrorIs(t, m.Free(), ErrDoubleFree)
-		require.NoError(t, async.Free())
 		require.NoError(t, mod.Close())
 		require.Equal(t, before, r.calls(), "driver calls")
 	})
@@ -222,12 +192,10 @@ func TestStickyErrorKillsTheContext(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	require.Len(t, e.Freed, 1)
 	require.Equal(t, "forgotten", e.Freed[0].Owner)
-	require.Len(t, e.Kept, 1, "stream-ordered memory outlives the context, and there is no other to free it from")
-	require.Equal(t, "workspace", e.Kept[0].Owner)
-	require.EqualValues(t, 1<<20, r.stub.Used(0), "the driver agrees")
+	require.Empty(t, e.Kept)
+	require.Zero(t, r.stub.Used(0), "the driver agrees")
 	require.False(t, r.stub.Active(0))
-	requireDeadProcess(t, err, "cuda:0")
-	require.Equal(t, e.Kept, w.Holdings(), "the context is gone, the memory is not")
+	require.Empty(t, w.Holdings(), "the context is gone, and so is its memory")
 	require.Equal(t, err, closeSoon(w), "closed once more")
 
 	require.ErrorIs(t, other.Do(other.Synchronize), ErrIllegalAddress, "the other device's context dies with it")
@@ -272,42 +240,6 @@ func TestProcessThatSomebodyElseKilled(t *testing.T) {
 	require.Contains(t, err.Error(), "another user of CUDA in it met an error: now cuDevicePrimaryCtxRetain")
 }
 
-// An error that kills the context alone: Close frees what outlives it from the next one, if the
-// driver returns one.
-func TestSalvageFromTheNextContext(t *testing.T) {
-	for _, refused := range []bool{false, true} {
-		r := stubRig(t, 1, 8<<20)
-		w := r.worker(t, 0)
-		do(t, w, func() {
-			_, err := w.AllocAsync("workspace", 1<<20, nil)
-			require.NoError(t, err)
-			const ecc = 214
-			r.stub.Fail("cuCtxSynchronize", 1, ecc)
-			require.ErrorIs(t, w.Synchronize(), Code(ecc))
-			require.ErrorContains(t, w.Synchronize(), "open a new one")
-		})
-		if refused {
-			r.stub.Fail("cuDevicePrimaryCtxRetain", 1, int(ErrUnknown))
-		}
-		var e *LeakError
-		require.ErrorAs(t, closeSoon(w), &e)
-		t.Log(e)
-		if refused {
-			require.Len(t, e.Kept, 1)
-			require.Equal(t, "workspace", e.Kept[0].Owner)
-			require.ErrorIs(t, e, ErrUnknown)
-			require.EqualValues(t, 1<<20, r.stub.Used(0), "the driver agrees")
-			continue
-		}
-		require.Empty(t, e.Kept)
-		require.Len(t, e.Freed, 1)
-		require.Zero(t, r.stub.Used(0), "the driver agrees")
-		again := r.worker(t, 0) // the device works again
-		do(t, again, func() { require.NoError(t, again.Synchronize()) })
-		require.NoError(t, closeSoon(again))
-	}
-}
-
 func TestLostDevice(t *testing.T) {
 	r := stubRig(t, 2, 8<<20)
 	w, other := r.worker(t, 0), r.worker(t, 1)
@@ -315,7 +247,7 @@ func TestLostDevice(t *testing.T) {
 		_, err := w.Alloc("weights", 1<<20)
 		require.NoError(t, err)
 		r.stub.Lose(0)
-		require.ErrorIs(t, w.Synchronize(), ErrUnknown)
+		require.ErrorIs(t, w.Synchronize(), Code(999))
 	})
 	err := closeSoon(w)
 	t.Log(err)

@@ -3,7 +3,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"unsafe"
 )
 
 // Graph is recorded device work.
@@ -47,17 +46,8 @@ func (s *Stream) Capture(owner string, fn func() error) (*Graph, error) {
 		return nil, errors.Join(fnErr, err)
 	}
 	g := &Graph{handle: handle}
-	w.add(&g.resource, KindGraph, owner, 0, handle, func() error { return w.call(&w.d.fn.graphDestroy, handle) })
+	w.add(&g.resource, kindGraph, owner, 0, handle, func() error { return w.call(&w.d.fn.graphDestroy, handle) })
 	return g, nil
-}
-
-// Nodes is how many kernels, copies and fills the graph has.
-func (g *Graph) Nodes() (int, error) {
-	if err := g.enter("Graph.Nodes"); err != nil {
-		return 0, err
-	}
-	err := g.w.call(&g.w.d.fn.graphNodes, g.handle, 0, g.w.result(0))
-	return int(g.w.out[0]), err
 }
 
 // Close destroys the graph. What was instantiated from it stays.
@@ -84,7 +74,7 @@ func (g *Graph) Instantiate(owner string) (*GraphExec, error) {
 	w := g.w
 	if err := w.call(&w.d.fn.graphInst, w.result(0), g.handle, 0); err != nil {
 		if errors.Is(err, ErrOutOfMemory) {
-			return nil, w.noMemory(KindExec, owner, 0, err)
+			return nil, w.noMemory(kindExec, owner, 0, err)
 		}
 		if errors.Is(err, ErrInvalidValue) {
 			err = fmt.Errorf("%w (was memory that the graph fills freed?)", err)
@@ -92,7 +82,7 @@ func (g *Graph) Instantiate(owner string) (*GraphExec, error) {
 		return nil, err
 	}
 	x := &GraphExec{handle: uintptr(w.out[0])}
-	w.add(&x.resource, KindExec, owner, 0, x.handle, func() error { return w.call(&w.d.fn.graphExecDestr, x.handle) })
+	w.add(&x.resource, kindExec, owner, 0, x.handle, func() error { return w.call(&w.d.fn.graphExecDestr, x.handle) })
 	return x, nil
 }
 
@@ -107,56 +97,6 @@ func (x *GraphExec) Launch(s *Stream) error {
 		return err
 	}
 	return x.w.call(&x.w.d.fn.graphLaunch, x.handle, stream)
-}
-
-// Upload does the work of the first launch ahead of it.
-func (x *GraphExec) Upload(s *Stream) error {
-	if err := x.enter("GraphExec.Upload"); err != nil {
-		return err
-	}
-	stream, err := x.w.stream("GraphExec.Upload", s)
-	if err != nil {
-		return err
-	}
-	return x.w.call(&x.w.d.fn.graphUpload, x.handle, stream)
-}
-
-// updateResults are the names of CUgraphExecUpdateResult.
-var updateResults = [...]string{
-	"success", "error", "topology changed", "node type changed", "function changed", "parameters changed", "not supported",
-	"unsupported function change", "attributes changed",
-}
-
-// Update sets in the instantiated graph the parameters of g, which has the same shape. When it has
-// not, the error says what differs and matches ErrGraphExecUpdate; x is then as it was, and g has
-// to be instantiated anew.
-func (x *GraphExec) Update(g *Graph) error {
-	const call = "GraphExec.Update"
-	if err := x.enter(call); err != nil {
-		return err
-	}
-	if g == nil {
-		return &MisuseError{call, ErrArguments, "nil graph"}
-	}
-	w := x.w
-	if err := w.use(call, &g.resource); err != nil {
-		return err
-	}
-	var err error
-	result := new(struct { // CUgraphExecUpdateResultInfo
-		result    int32
-		node, src uintptr
-	})
-	if w.d.fn.graphUpdate.addr != 0 {
-		err = w.callWith(&w.d.fn.graphUpdate, x.handle, g.handle, uintptr(unsafe.Pointer(result)))
-	} else { // before CUDA 12: the failing node and the result apart
-		err = w.callWith(&w.d.fn.graphUpdateOld, x.handle, g.handle, uintptr(unsafe.Pointer(&result.node)),
-			uintptr(unsafe.Pointer(&result.result)))
-	}
-	if err != nil && int(result.result) < len(updateResults) && result.result > 0 {
-		return fmt.Errorf("%w (%s)", err, updateResults[result.result])
-	}
-	return err
 }
 
 // Close destroys the instantiated graph.

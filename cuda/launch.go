@@ -104,9 +104,6 @@ func (f *Function) Launch(s *Stream, l Launch, a *Args) error {
 		if err := w.use(call, &m.resource); err != nil {
 			return fmt.Errorf("%w, as an argument of %s", err, f.name)
 		}
-		if !m.Mapped() {
-			return &MisuseError{call, ErrUnmapped, fmt.Sprintf("%s, an argument of %s", m, f.name)}
-		}
 	}
 	params := unsafe.Pointer(unsafe.SliceData(a.ptrs))
 	gx, gy, gz := l.Grid.words()

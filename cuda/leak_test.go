@@ -10,53 +10,35 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-const leakBytes = 32 << 20 // what the driver's pools take at a time
+const leakBytes = 32 << 20
 
 // leaks plants one of each kind.
 var leaks = map[string]func(t *testing.T, w *Worker){
-	KindPlain: func(t *testing.T, w *Worker) {
+	kindPlain: func(t *testing.T, w *Worker) {
 		_, err := w.Alloc("culprit", leakBytes)
 		require.NoError(t, err)
 	},
-	KindAsync: func(t *testing.T, w *Worker) {
-		s, err := w.NewStream("innocent")
-		require.NoError(t, err)
-		_, err = w.AllocAsync("culprit", leakBytes, s)
-		require.NoError(t, err)
-		require.NoError(t, s.Close()) // the stream is gone, the block is not
-	},
-	KindVMM: func(t *testing.T, w *Worker) {
-		_, err := w.AllocVMM("culprit", leakBytes)
-		require.NoError(t, err)
-	},
-	KindPinned: func(t *testing.T, w *Worker) {
+	kindPinned: func(t *testing.T, w *Worker) {
 		_, err := w.AllocPinned("culprit", leakBytes)
 		require.NoError(t, err)
 	},
-	KindStream: func(t *testing.T, w *Worker) {
+	kindStream: func(t *testing.T, w *Worker) {
 		_, err := w.NewStream("culprit")
 		require.NoError(t, err)
 	},
-	KindEvent: func(t *testing.T, w *Worker) {
+	kindEvent: func(t *testing.T, w *Worker) {
 		_, err := w.NewEvent("culprit")
 		require.NoError(t, err)
 	},
-	KindModule: func(t *testing.T, w *Worker) {
+	kindModule: func(t *testing.T, w *Worker) {
 		_, err := w.LoadModule("culprit", "test.ptx", []byte(testPTX))
 		require.NoError(t, err)
 	},
-	KindPool: func(t *testing.T, w *Worker) {
-		p, err := w.NewPool("culprit")
-		require.NoError(t, err)
-		m, err := p.Alloc("innocent", leakBytes, nil)
-		require.NoError(t, err)
-		require.NoError(t, m.Free())
-	},
-	KindGraph: func(t *testing.T, w *Worker) {
+	kindGraph: func(t *testing.T, w *Worker) {
 		_, m := fillGraph(t, w, "culprit")
 		require.NoError(t, m.Free())
 	},
-	KindExec: func(t *testing.T, w *Worker) {
+	kindExec: func(t *testing.T, w *Worker) {
 		g, m := fillGraph(t, w, "innocent")
 		_, err := g.Instantiate("culprit")
 		require.NoError(t, err)
@@ -100,12 +82,12 @@ func TestLeaksAreNamedAndFreed(t *testing.T) {
 				h := e.Freed[0]
 				assert.Equal(t, "culprit", h.Owner)
 				assert.Equal(t, kind, h.Kind)
-				if slices.Contains([]string{KindPlain, KindAsync, KindVMM, KindPinned}, kind) {
+				if slices.Contains([]string{kindPlain, kindPinned}, kind) {
 					assert.EqualValues(t, leakBytes, h.Bytes)
 				} else {
 					assert.Zero(t, h.Bytes)
 				}
-				if kind == KindPinned {
+				if kind == kindPinned {
 					assert.Equal(t, HostDevice, h.Device)
 				} else {
 					assert.Equal(t, vs[0].UUID, h.Device)
@@ -139,59 +121,13 @@ func freeMemory(t *testing.T, v Device) int64 {
 	return free
 }
 
-// The stub keeps what the real driver keeps, or the tests above prove nothing: async, VMM and pool
-// memory that is not freed outlives the context.
-func TestWhatOutlivesTheContext(t *testing.T) {
-	onEach(t, func(t *testing.T, r *rig) {
-		for kind, outlives := range map[string]bool{KindPlain: false, KindAsync: true, KindVMM: true} {
-			t.Run(kind, func(t *testing.T) {
-				vs, err := r.d.Devices()
-				require.NoError(t, err)
-				before := freeMemory(t, vs[0])
-				w := newWorker(t, vs[0], Config{})
-				var held []*resource
-				do(t, w, func() {
-					leaks[kind](t, w)
-					for id, res := range w.live { // the worker forgets what it has to free
-						held = append(held, res)
-						delete(w.live, id)
-					}
-				})
-				require.NoError(t, closeSoon(w))
-				want := before
-				if outlives {
-					want -= leakBytes
-				}
-				after := freeMemory(t, vs[0])
-				assert.InDelta(t, want, after, 2<<20, "free bytes")
-				t.Logf("%s: %d bytes outlived the context", kind, before-after)
-				if !outlives {
-					return
-				}
-				again := newWorker(t, vs[0], Config{}) // the next context can free it
-				do(t, again, func() {
-					for _, res := range held {
-						if kind == KindAsync {
-							require.NoError(t, again.call(&again.d.fn.memFree, res.holding.Addr))
-						} else {
-							require.NoError(t, res.release())
-						}
-					}
-				})
-				require.NoError(t, closeSoon(again))
-				assert.InDelta(t, before, freeMemory(t, vs[0]), 2<<20, "free bytes after the next context freed it")
-			})
-		}
-	})
-}
-
 func TestOwnersThatFreeEverythingLeaveNothing(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		vs, err := r.d.Devices()
 		require.NoError(t, err)
 		l := ledger.New(false)
 		w := newWorker(t, vs[0], Config{Ledger: l})
-		require.Equal(t, []ledger.Holding{{Owner: "cuda:0", Kind: KindContext, Device: vs[0].UUID, Addr: w.Handle()}},
+		require.Equal(t, []ledger.Holding{{Owner: "cuda:0", Kind: kindContext, Device: vs[0].UUID, Addr: w.Handle()}},
 			l.Holdings(),
 			"an open worker is itself a holding")
 		do(t, w, func() {

@@ -5,12 +5,11 @@ import "fmt"
 // DevicePtr is an address in device memory.
 type DevicePtr uint64
 
-// Memory is a piece of device memory of any kind.
+// Memory is a piece of device memory.
 type Memory struct {
 	resource
 	ptr  DevicePtr
 	size int64
-	vmm  *mapping // of kind vmm
 }
 
 // Ptr is the address of the first byte. It stays what it was after Free: prefer [Args.Memory],
@@ -27,47 +26,13 @@ func (w *Worker) Alloc(owner string, size int64) (*Memory, error) {
 		return nil, err
 	}
 	if err := w.call(&w.d.fn.memAlloc, w.result(0), uintptr(size)); err != nil {
-		return nil, w.noMemory(KindPlain, owner, size, err)
+		return nil, w.noMemory(kindPlain, owner, size, err)
 	}
 	m := &Memory{ptr: DevicePtr(w.out[0]), size: size}
-	w.add(&m.resource, KindPlain, owner, size, uintptr(m.ptr), func() error {
+	w.add(&m.resource, kindPlain, owner, size, uintptr(m.ptr), func() error {
 		return w.call(&w.d.fn.memFree, uintptr(m.ptr))
 	})
 	return m, nil
-}
-
-// AllocAsync takes size bytes from the device's own pool in the order of the stream's work
-// (cuMemAllocAsync: 1.4 µs when the pool has them). Nil is the default stream. Free releases them
-// in the order of the same stream.
-func (w *Worker) AllocAsync(owner string, size int64, s *Stream) (*Memory, error) {
-	if err := w.enterAlloc("AllocAsync", size); err != nil {
-		return nil, err
-	}
-	stream, err := w.stream("AllocAsync", s)
-	if err != nil {
-		return nil, err
-	}
-	if err := w.call(&w.d.fn.memAllocAsync, w.result(0), uintptr(size), stream); err != nil {
-		return nil, w.noMemory(KindAsync, owner, size, err)
-	}
-	return w.asyncMemory(owner, size, s), nil
-}
-
-// asyncMemory enters the stream-ordered allocation that the last call made.
-func (w *Worker) asyncMemory(owner string, size int64, s *Stream) *Memory {
-	m := &Memory{ptr: DevicePtr(w.out[0]), size: size}
-	m.outlives = true
-	w.add(&m.resource, KindAsync, owner, size, uintptr(m.ptr), func() error {
-		if w.dead.Load() != nil { // from a context after the dead one: its streams are gone
-			return w.call(&w.d.fn.memFree, uintptr(m.ptr))
-		}
-		var stream uintptr
-		if s != nil && !s.freed.Load() { // a stream that is gone has no work left: the default stream will do
-			stream = s.handle
-		}
-		return w.call(&w.d.fn.memFreeAsync, uintptr(m.ptr), stream)
-	})
-	return m
 }
 
 // Free releases the memory. Freeing twice, on another thread or after Close is a [MisuseError].
@@ -94,20 +59,17 @@ func (w *Worker) enterAlloc(call string, size int64) error {
 // noMemory makes the error of an allocation that failed.
 func (w *Worker) noMemory(kind, owner string, size int64, err error) error {
 	e := &AllocError{Worker: w.name, Owner: owner, Kind: kind, Bytes: size, Holdings: w.ledger.Holdings(), Err: err}
-	onDevice := kind != KindPinned && kind != KindLocked
+	onDevice := kind != kindPinned && kind != kindLocked
 	if onDevice && w.dead.Load() == nil && w.call(&w.d.fn.memGetInfo, w.result(0), w.result(1)) == nil {
 		e.Free, e.Total = int64(w.out[0]), int64(w.out[1])
 	}
 	return e
 }
 
-// span checks that [off, off+n) lies in m, which is mapped, and returns its address.
+// span checks that [off, off+n) lies in m and returns its address.
 func (m *Memory) span(call string, off, n int64) (uintptr, error) {
 	if off < 0 || n < 0 || off > m.size-n {
 		return 0, outOfRange(call, off, n, m.size, &m.resource)
-	}
-	if !m.Mapped() {
-		return 0, &MisuseError{call, ErrUnmapped, m.String()}
 	}
 	return uintptr(m.ptr) + uintptr(off), nil
 }

@@ -26,7 +26,7 @@ func TestZeroWorker(t *testing.T) {
 func TestMisuse(t *testing.T) {
 	onEach(t, func(t *testing.T, r *rig) {
 		w := r.worker(t, 0)
-		var live, freed, vmm *Memory
+		var live, freed *Memory
 		var pinned *Pinned
 		var s, closed *Stream
 		var e *Event
@@ -41,8 +41,6 @@ func TestMisuse(t *testing.T) {
 			freed, err = w.Alloc("freed", 1000)
 			require.NoError(t, err)
 			require.NoError(t, freed.Free())
-			vmm, err = w.AllocVMM("vmm", 1000)
-			require.NoError(t, err)
 			pinned, err = w.AllocPinned("pinned", 100)
 			require.NoError(t, err)
 			s, err = w.NewStream("s")
@@ -79,27 +77,17 @@ func TestMisuse(t *testing.T) {
 			{"past the end", ErrRange, func() error { return live.CopyTo(b, 991) }},
 			{"before the beginning", ErrRange, func() error { return live.CopyFrom(-1, b) }},
 			{"overflowing", ErrRange, func() error { return live.Fill(1<<62, 1<<62, 0, nil) }},
-			{"words past the end", ErrRange, func() error { return live.Fill32(0, 251, 0, nil) }},
-			{"negative words", ErrRange, func() error { return live.Fill32(0, -1, 0, nil) }},
-			{"words that overflow", ErrRange, func() error { return live.Fill32(0, 1<<62, 0, nil) }},
-			{"crooked words", ErrArguments, func() error { return live.Fill32(2, 1, 0, nil) }},
 			{"pinned past the end", ErrRange, func() error { return live.CopyFromAsync(0, pinned, 95, 10, s) }},
 			{"nothing pinned", ErrArguments, func() error { return live.CopyFromAsync(0, nil, 0, 10, s) }},
 			{"no bytes", ErrArguments, func() error { _, err := w.Alloc("x", 0); return err }},
-			{"negative bytes", ErrArguments, func() error { _, err := w.AllocVMM("x", -1); return err }},
+			{"negative bytes", ErrArguments, func() error { _, err := w.Alloc("x", -1); return err }},
 			{"empty image", ErrArguments, func() error { _, err := w.LoadModule("x", "empty", nil); return err }},
 			{"empty slice", ErrArguments, func() error { _, err := w.Register("x", nil); return err }},
-			{"unmap plain memory", ErrArguments, live.Unmap},
-			{"map what is mapped", ErrArguments, vmm.Map},
 			{"wait for nothing", ErrArguments, func() error { return s.Wait(nil) }},
 			{"close from inside", ErrWrongThread, func() error { return w.Close(context.Background()) }},
 			{"peer of itself", ErrArguments, func() error { return w.EnablePeer(w) }},
 			{"alloc in a capture", ErrCapturing, func() error {
 				_, err := s.Capture("g", func() error { _, err := w.Alloc("x", 1); return err })
-				return err
-			}},
-			{"async alloc in a capture", ErrCapturing, func() error {
-				_, err := s.Capture("g", func() error { _, err := w.AllocAsync("x", 1, s); return err })
 				return err
 			}},
 			{"free in a capture", ErrCapturing, func() error {
@@ -124,27 +112,23 @@ func TestMisuse(t *testing.T) {
 			}
 		})
 		if r.stub != nil {
-			before += 4 * 3 // captures that begin, end and drop their graph
+			before += 3 * 3 // captures that begin, end and drop their graph
 		}
 		outside := map[string]func() error{
-			"alloc":       func() error { _, err := w.Alloc("x", 1); return err },
-			"alloc async": func() error { _, err := w.AllocAsync("x", 1, nil); return err },
-			"alloc vmm":   func() error { _, err := w.AllocVMM("x", 1); return err },
-			"pinned":      func() error { _, err := w.AllocPinned("x", 1); return err },
-			"stream":      func() error { _, err := w.NewStream("x"); return err },
-			"event":       func() error { _, err := w.NewEvent("x"); return err },
-			"pool":        func() error { _, err := w.NewPool("x"); return err },
-			"module":      func() error { _, err := w.LoadModule("x", "x", []byte("x")); return err },
-			"function":    func() error { _, err := mod.Function("fill32"); return err },
-			"free":        live.Free,
-			"copy":        func() error { return live.CopyTo(b, 0) },
-			"launch":      func() error { return f.Launch(s, Launch{}, NewArgs(3)) },
-			"capture":     func() error { _, err := s.Capture("g", func() error { return nil }); return err },
-			"graph":       func() error { return x.Launch(s) },
-			"record":      func() error { return e.Record(s) },
-			"sync":        w.Synchronize,
-			"info":        func() error { _, _, err := w.MemInfo(); return err },
-			"unmap":       vmm.Unmap,
+			"alloc":    func() error { _, err := w.Alloc("x", 1); return err },
+			"pinned":   func() error { _, err := w.AllocPinned("x", 1); return err },
+			"stream":   func() error { _, err := w.NewStream("x"); return err },
+			"event":    func() error { _, err := w.NewEvent("x"); return err },
+			"module":   func() error { _, err := w.LoadModule("x", "x", []byte("x")); return err },
+			"function": func() error { _, err := mod.Function("fill32"); return err },
+			"free":     live.Free,
+			"copy":     func() error { return live.CopyTo(b, 0) },
+			"launch":   func() error { return f.Launch(s, Launch{}, NewArgs(3)) },
+			"capture":  func() error { _, err := s.Capture("g", func() error { return nil }); return err },
+			"graph":    func() error { return x.Launch(s) },
+			"record":   func() error { return e.Record(s) },
+			"sync":     w.Synchronize,
+			"info":     func() error { _, _, err := w.MemInfo(); return err },
 		}
 		for name, call := range outside {
 			checkMisuse(t, name+" off the thread", ErrWrongThread, call())
@@ -152,7 +136,7 @@ func TestMisuse(t *testing.T) {
 		assert.Equal(t, before, r.calls(), "driver calls")
 
 		do(t, w, func() {
-			for _, f := range []func() error{x.Close, g.Close, mod.Close, e.Close, s.Close, pinned.Free, vmm.Free, live.Free} {
+			for _, f := range []func() error{x.Close, g.Close, mod.Close, e.Close, s.Close, pinned.Free, live.Free} {
 				require.NoError(t, f())
 			}
 		})

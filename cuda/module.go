@@ -34,13 +34,13 @@ func (w *Worker) LoadModule(owner, name string, image []byte) (*Module, error) {
 	err := w.callWith(&w.d.fn.moduleLoad, w.result(0), uintptr(unsafe.Pointer(&image[0])), uintptr(len(keys)),
 		uintptr(unsafe.Pointer(&keys[0])), uintptr(unsafe.Pointer(&values)))
 	if errors.Is(err, ErrOutOfMemory) {
-		return nil, w.noMemory(KindModule, owner, int64(len(image)), err)
+		return nil, w.noMemory(kindModule, owner, int64(len(image)), err)
 	}
 	if err != nil {
 		return nil, &CompileError{Module: name, Log: cString(log), Err: err}
 	}
 	m := &Module{name: name, handle: uintptr(w.out[0])}
-	w.add(&m.resource, KindModule, owner, 0, m.handle, func() error { return w.call(&w.d.fn.moduleUnload, m.handle) })
+	w.add(&m.resource, kindModule, owner, 0, m.handle, func() error { return w.call(&w.d.fn.moduleUnload, m.handle) })
 	return m, nil
 }
 

@@ -21,17 +21,17 @@ func (w *Worker) AllocPinned(owner string, size int64) (*Pinned, error) {
 	}
 	const portable, mapped = 1, 2 // CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP
 	if err := w.call(&w.d.fn.memHostAlloc, w.result(0), uintptr(size), portable|mapped); err != nil {
-		return nil, w.noMemory(KindPinned, owner, size, err)
+		return nil, w.noMemory(kindPinned, owner, size, err)
 	}
 	host := uintptr(w.out[0])
 	b := unsafe.Slice(*(**byte)(unsafe.Pointer(&w.out[0])), size)
 	free := func() error { return w.call(&w.d.fn.memFreeHost, host) }
-	return w.pinned(KindPinned, owner, b, int64(len(b)), host, free)
+	return w.pinned(kindPinned, owner, b, int64(len(b)), host, free)
 }
 
 // Register page-locks memory that exists already, such as a mapped file or a large Go slice (35 ms
 // for 1 GiB), until Free. The slice has to stay as it is that long. The ledger has it with 0 bytes
-// (KindLocked).
+// (kindLocked).
 func (w *Worker) Register(owner string, b []byte) (*Pinned, error) {
 	if err := w.enterAlloc("Register", int64(len(b))); err != nil {
 		return nil, err
@@ -39,10 +39,10 @@ func (w *Worker) Register(owner string, b []byte) (*Pinned, error) {
 	const portable, mapped = 1, 2 // CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP
 	if err := w.callWith(&w.d.fn.memHostRegister, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
 		portable|mapped); err != nil {
-		return nil, w.noMemory(KindLocked, owner, int64(len(b)), err)
+		return nil, w.noMemory(kindLocked, owner, int64(len(b)), err)
 	}
 	host := uintptr(unsafe.Pointer(&b[0]))
-	return w.pinned(KindLocked, owner, b, 0, host, func() error { return w.call(&w.d.fn.memHostUnreg, host) })
+	return w.pinned(kindLocked, owner, b, 0, host, func() error { return w.call(&w.d.fn.memHostUnreg, host) })
 }
 
 func (w *Worker) pinned(kind, owner string, b []byte, entered int64, host uintptr, free func() error) (*Pinned, error) {

@@ -9,22 +9,19 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Kinds of holdings in the ledger.
+// The kinds of holdings in the ledger.
 const (
-	KindContext = "context" // the worker's primary context: bytes unknown, about 500 MiB
-	KindPlain   = "plain"   // cuMemAlloc
-	KindAsync   = "async"   // cuMemAllocAsync, from the device's pool or a Pool
-	KindPool    = "pool"    // a Pool itself
-	KindVMM     = "vmm"     // cuMemCreate, mapped
-	KindPinned  = "pinned"  // host memory, page-locked, on [HostDevice]
+	kindContext = "context" // the worker's primary context: bytes unknown, about 500 MiB
+	kindPlain   = "plain"   // cuMemAlloc
+	kindPinned  = "pinned"  // host memory, page-locked, on [HostDevice]
 	// host memory of another owner, page-locked by Register: 0 bytes here, who allocated it has
 	// entered it
-	KindLocked = "locked"
-	KindStream = "stream"
-	KindEvent  = "event"
-	KindModule = "module"
-	KindGraph  = "graph"
-	KindExec   = "graph exec" // an instantiated graph
+	kindLocked = "locked"
+	kindStream = "stream"
+	kindEvent  = "event"
+	kindModule = "module"
+	kindGraph  = "graph"
+	kindExec   = "graph exec" // an instantiated graph
 )
 
 // HostDevice is the device of host memory in the ledger.
@@ -38,9 +35,6 @@ type resource struct {
 	holding ledger.Holding
 	freed   atomic.Bool  // by its owner (on a dead context the driver still has it until Close), or by Close
 	release func() error // returns it to the driver
-	// outlives says that the end of the context does not free it: measured for stream-ordered and
-	// VMM memory.
-	outlives bool
 }
 
 // add enters a new resource into the ledger and the worker's list.
@@ -49,21 +43,13 @@ func (w *Worker) add(r *resource, kind, owner string, bytes int64, addr uintptr,
 		owner = "unowned"
 	}
 	device := w.dev.UUID
-	if kind == KindPinned || kind == KindLocked {
+	if kind == kindPinned || kind == kindLocked {
 		device = HostDevice
 	}
 	r.w, r.release = w, release
 	r.holding = ledger.Holding{Owner: owner, Kind: kind, Device: device, Bytes: bytes, Addr: addr, Stack: w.stack()}
 	r.id = w.ledger.Add(r.holding)
 	w.live[r.id] = r
-}
-
-// resize changes the bytes of the ledger's entry.
-func (r *resource) resize(bytes int64) {
-	r.forget()
-	r.holding.Bytes = bytes
-	r.id = r.w.ledger.Add(r.holding)
-	r.w.live[r.id] = r
 }
 
 // String returns "weights (plain, 1.0 GiB)".

@@ -23,7 +23,7 @@ func (w *Worker) NewStream(owner string) (*Stream, error) {
 		return nil, err
 	}
 	s := &Stream{handle: uintptr(w.out[0])}
-	w.add(&s.resource, KindStream, owner, 0, s.handle, func() error { return w.call(&w.d.fn.streamDestroy, s.handle) })
+	w.add(&s.resource, kindStream, owner, 0, s.handle, func() error { return w.call(&w.d.fn.streamDestroy, s.handle) })
 	return s, nil
 }
 
@@ -64,7 +64,7 @@ func (s *Stream) Done() (bool, error) {
 
 // ready turns the answer of a query into a bool.
 func ready(err error) (bool, error) {
-	if errors.Is(err, ErrNotReady) {
+	if errors.Is(err, errNotReady) {
 		return false, nil
 	}
 	return err == nil, err
@@ -112,7 +112,7 @@ func (w *Worker) newEvent(owner string, flags uintptr) (*Event, error) {
 		return nil, err
 	}
 	e := &Event{handle: uintptr(w.out[0])}
-	w.add(&e.resource, KindEvent, owner, 0, e.handle, func() error { return w.call(&w.d.fn.eventDestroy, e.handle) })
+	w.add(&e.resource, kindEvent, owner, 0, e.handle, func() error { return w.call(&w.d.fn.eventDestroy, e.handle) })
 	return e, nil
 }
 

@@ -44,29 +44,13 @@ type symbols struct {
 	memGetInfo       symbol `cu:"cuMemGetInfo_v2"`
 	memAlloc         symbol `cu:"cuMemAlloc_v2"`
 	memFree          symbol `cu:"cuMemFree_v2"`
-	memAllocAsync    symbol `cu:"?cuMemAllocAsync"`
-	memAllocFromPool symbol `cu:"?cuMemAllocFromPoolAsync"`
-	memFreeAsync     symbol `cu:"?cuMemFreeAsync"`
 	memHostAlloc     symbol `cu:"cuMemHostAlloc"`
 	memFreeHost      symbol `cu:"cuMemFreeHost"`
 	memHostRegister  symbol `cu:"cuMemHostRegister_v2"`
 	memHostUnreg     symbol `cu:"cuMemHostUnregister"`
 	memHostDevicePtr symbol `cu:"cuMemHostGetDevicePointer_v2"`
 
-	poolCreate  symbol `cu:"?cuMemPoolCreate"`
-	poolDestroy symbol `cu:"?cuMemPoolDestroy"`
-	poolTrim    symbol `cu:"?cuMemPoolTrimTo"`
-	poolGetAttr symbol `cu:"?cuMemPoolGetAttribute"`
-	poolSetAttr symbol `cu:"?cuMemPoolSetAttribute"`
-
-	vmmGranularity symbol `cu:"?cuMemGetAllocationGranularity"`
-	vmmReserve     symbol `cu:"?cuMemAddressReserve"`
-	vmmAddressFree symbol `cu:"?cuMemAddressFree"`
-	vmmCreate      symbol `cu:"?cuMemCreate"`
-	vmmRelease     symbol `cu:"?cuMemRelease"`
-	vmmMap         symbol `cu:"?cuMemMap"`
-	vmmUnmap       symbol `cu:"?cuMemUnmap"`
-	vmmSetAccess   symbol `cu:"?cuMemSetAccess"`
+	poolTrim symbol `cu:"?cuMemPoolTrimTo"`
 
 	copyHtoD      symbol `cu:"cuMemcpyHtoD_v2"`
 	copyDtoH      symbol `cu:"cuMemcpyDtoH_v2"`
@@ -76,7 +60,6 @@ type symbols struct {
 	copyPeerAsync symbol `cu:"cuMemcpyPeerAsync"`
 	copy2DAsync   symbol `cu:"cuMemcpy2DAsync_v2"`
 	setD8Async    symbol `cu:"cuMemsetD8Async"`
-	setD32Async   symbol `cu:"cuMemsetD32Async"`
 
 	streamCreate  symbol `cu:"cuStreamCreateWithPriority"`
 	streamDestroy symbol `cu:"cuStreamDestroy_v2"`
@@ -101,11 +84,7 @@ type symbols struct {
 	captureBegin   symbol `cu:"cuStreamBeginCapture_v2"`
 	captureEnd     symbol `cu:"cuStreamEndCapture"`
 	graphDestroy   symbol `cu:"cuGraphDestroy"`
-	graphNodes     symbol `cu:"cuGraphGetNodes"`
 	graphInst      symbol `cu:"cuGraphInstantiateWithFlags"`
-	graphUpdate    symbol `cu:"?cuGraphExecUpdate_v2"`
-	graphUpdateOld symbol `cu:"?cuGraphExecUpdate"`
-	graphUpload    symbol `cu:"cuGraphUpload"`
 	graphLaunch    symbol `cu:"cuGraphLaunch"`
 	graphExecDestr symbol `cu:"cuGraphExecDestroy"`
 	graphMemTrim   symbol `cu:"?cuDeviceGraphMemTrim"`
