@@ -15,7 +15,7 @@ func (w *Worker) EnablePeer(peer *Worker) error {
 	if peer == nil || peer.closed.Load() || peer.dev.Ordinal == w.dev.Ordinal {
 		return &MisuseError{"EnablePeer", ErrArguments, "the peer is an open worker on another device"}
 	}
-	err := w.call(&w.d.fn.ctxEnablePeer, peer.ctx.Load(), 0)
+	err := w.call(&w.d.fn.ctxEnablePeer, peer.context.Load(), 0)
 	if errors.Is(err, errPeerEnabled) {
 		return nil
 	}
@@ -47,5 +47,5 @@ func (m *Memory) CopyPeer(off int64, src *Memory, srcOff, n int64, s *Stream) er
 	if err != nil || n == 0 {
 		return err
 	}
-	return m.w.call(&m.w.d.fn.copyPeerAsync, to, m.w.ctx.Load(), from, src.w.ctx.Load(), uintptr(n), stream)
+	return m.w.call(&m.w.d.fn.copyPeerAsync, to, m.w.context.Load(), from, src.w.context.Load(), uintptr(n), stream)
 }

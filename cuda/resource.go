@@ -1,8 +1,10 @@
 package cuda
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -37,19 +39,50 @@ type resource struct {
 	release func() error // returns it to the driver
 }
 
-// add enters a new resource into the ledger and the worker's list.
+// allocations are what a worker has of the driver and has not given back. They are touched on its
+// thread only.
+type allocations struct {
+	ledger *ledger.Ledger
+	stacks bool
+	device string
+	live   map[ledger.ID]*resource
+}
+
+// record enters a new resource into the ledger and the list.
+func (a *allocations) record(r *resource, h ledger.Holding) {
+	if h.Owner == "" {
+		h.Owner = "unowned"
+	}
+	h.Device = a.device
+	if h.Kind == kindPinned || h.Kind == kindLocked {
+		h.Device = HostDevice
+	}
+	h.Stack = a.stack()
+	r.holding = h
+	r.id = a.ledger.Add(h)
+	a.live[r.id] = r
+}
+
+// forget strikes r out of the ledger and the list.
+func (a *allocations) forget(r *resource) {
+	_ = a.ledger.Remove(r.id) // there: it is in live as long as it is in the ledger
+	delete(a.live, r.id)
+}
+
+// remaining lists live resources, those that use others first: the latest first.
+func (a *allocations) remaining() []*resource {
+	rs := make([]*resource, 0, len(a.live))
+	for _, r := range a.live {
+		rs = append(rs, r)
+	}
+	slices.SortFunc(rs, func(x, y *resource) int { return cmp.Compare(y.id, x.id) })
+	return rs
+}
+
+// add makes r the worker's.
 func (w *Worker) add(r *resource, kind, owner string, bytes int64, addr uintptr, release func() error) {
-	if owner == "" {
-		owner = "unowned"
-	}
-	device := w.dev.UUID
-	if kind == kindPinned || kind == kindLocked {
-		device = HostDevice
-	}
 	r.w, r.release = w, release
-	r.holding = ledger.Holding{Owner: owner, Kind: kind, Device: device, Bytes: bytes, Addr: addr, Stack: w.stack()}
-	r.id = w.ledger.Add(r.holding)
-	w.live[r.id] = r
+	w.record(r, ledger.Holding{Owner: owner, Kind: kind, Bytes: bytes, Addr: addr})
 }
 
 // String returns "weights (plain, 1.0 GiB)".
@@ -108,21 +141,15 @@ func (r *resource) free(call string) error {
 			r.freed.Store(true) // the context died of it, or was dead already: Close takes over
 			return err
 		}
-		r.forget()
+		r.w.forget(r)
 	}
 	r.freed.Store(true)
 	return nil
 }
 
-// forget strikes r out of the ledger and the worker's list.
-func (r *resource) forget() {
-	_ = r.w.ledger.Remove(r.id) // there: it is in live as long as it is in the ledger
-	delete(r.w.live, r.id)
-}
-
 // stack is the caller's stack without the frames of this package, when stacks are recorded.
-func (w *Worker) stack() []string {
-	if !w.stacks {
+func (a *allocations) stack() []string {
+	if !a.stacks {
 		return nil
 	}
 	pcs := make([]uintptr, 32)
@@ -143,4 +170,12 @@ func (w *Worker) stack() []string {
 func ownFrame(f runtime.Frame) bool {
 	return strings.HasPrefix(f.Function, "github.com/enginetest/enginetest/cuda.") &&
 		!strings.HasSuffix(f.File, "_test.go")
+}
+
+// end strikes r out once the driver has it back; it is a leak unless its owner had freed it.
+func (r *resource) end(leak *LeakError) {
+	if !r.freed.Swap(true) {
+		leak.Freed = append(leak.Freed, r.holding)
+	}
+	r.w.forget(r)
 }

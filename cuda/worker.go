@@ -4,14 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
-	"unsafe"
 
-	"github.com/enginetest/enginetest/internal/dynlib"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -31,64 +26,51 @@ type Config struct {
 // Several workers of a process on one device share its primary context; the last one to be closed
 // ends it.
 type Worker struct {
-	dev    Device
-	d      *Driver
-	name   string
-	ledger *ledger.Ledger
-	stacks bool
-
-	jobs    chan *job
-	end     chan struct{} // closed by Close when the thread has ended
+	thread
+	calls
+	primaryContext
+	allocations
 	closing sync.Once
-	closed  atomic.Bool
-	tid     atomic.Uintptr
-	ctx     atomic.Uintptr
-	dead    atomic.Pointer[Error]
-	since   atomic.Int64           // when the job that is running began, UnixNano; 0: none
-	driver  atomic.Pointer[symbol] // the driver call that is running
 
-	// What follows is touched on the thread only.
-	contextID ledger.ID
-	live      map[ledger.ID]*resource
-	args      [16]uintptr // of the call that is running: a preallocated block makes calls free of garbage
-	out       [4]uint64   // results of the call that is running
-	config    launchConfig
-	rows      copy2D
+	contextID ledger.ID // of the context in the ledger
 	capturing bool
-	closeErr  error
-}
-
-type job struct {
-	run  func() error
-	last bool
-	err  error
-	exit bool // run called runtime.Goexit
-	done chan struct{}
 }
 
 // NewWorker locks a new OS thread, retains the device's primary context and makes it current there
 // (0.1 s and about 500 MiB of device memory when it is the first on the device in this process).
 // After an error that only a new process gets over it is a [DeadProcessError].
 func NewWorker(dev Device, cfg Config) (*Worker, error) {
-	w := &Worker{
-		dev: dev, d: dev.d, name: cfg.Name, ledger: cfg.Ledger, stacks: cfg.Stacks,
-		jobs: make(chan *job), end: make(chan struct{}), live: map[ledger.ID]*resource{},
-	}
-	if w.d == nil {
+	if dev.d == nil {
 		return nil, &MisuseError{"NewWorker", ErrArguments, "the Device does not come from Driver.Devices"}
 	}
-	if w.name == "" {
-		w.name = fmt.Sprintf("cuda:%d", dev.Ordinal)
+	name, l := cfg.Name, cfg.Ledger
+	if name == "" {
+		name = fmt.Sprintf("cuda:%d", dev.Ordinal)
 	}
-	if w.ledger == nil {
-		w.ledger = ledger.New(false)
+	if l == nil {
+		l = ledger.New(false)
 	}
-	started := make(chan error)
-	go w.loop(func() error { return w.retain() }, started)
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("cuda: no context for %s on %s: %w", w.name, dev, err)
+	w := &Worker{
+		thread:      thread{name: name, jobs: make(chan *job), end: make(chan struct{})},
+		calls:       calls{d: dev.d, worker: name},
+		allocations: allocations{ledger: l, stacks: cfg.Stacks, device: dev.UUID, live: map[ledger.ID]*resource{}},
+	}
+	w.primaryContext = primaryContext{dev: dev, calls: &w.calls}
+	w.resume = w.adopt
+	if err := w.start(w.retain); err != nil {
+		return nil, fmt.Errorf("cuda: no context for %s on %s: %w", name, dev, err)
 	}
 	return w, nil
+}
+
+// adopt makes the context current on a thread that takes over. Jobs get an answer even when there
+// is none any more.
+func (w *Worker) adopt() error {
+	err := w.makeCurrent()
+	if e, ok := errAs[*Error](err); ok {
+		w.dead.CompareAndSwap(nil, e)
+	}
+	return err
 }
 
 // Device is the worker's device.
@@ -106,61 +88,6 @@ func (w *Worker) Err() error {
 		return &DeadError{Call: "Worker.Err", Worker: w.name, First: first}
 	}
 	return nil
-}
-
-// loop is the thread's life. The thread stays locked to the end, and so ends with the goroutine:
-// no one inherits its current context.
-func (w *Worker) loop(begin func() error, started chan<- error) {
-	runtime.LockOSThread()
-	w.tid.Store(threadID())
-	registerThread(w.tid.Load(), w.name)
-	err := begin()
-	if e, ok := errAs[*Error](err); ok { // a thread that took over and has no context: jobs still get an answer
-		w.dead.CompareAndSwap(nil, e)
-	}
-	if started != nil {
-		started <- err
-		if err != nil {
-			unregisterThread(w.tid.Load())
-			return
-		}
-	}
-	for j := range w.jobs {
-		w.run(j)
-		if j.last {
-			w.closeErr = j.err
-			close(w.end)
-			return
-		}
-	}
-}
-
-// guard runs fn and makes an error of its panic.
-func (w *Worker) guard(fn func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{Worker: w.name, Value: v, Stack: debug.Stack()}
-		}
-	}()
-	return fn()
-}
-
-// run does one job. A job that ends its goroutine (t.FailNow does) ends the thread as well: another
-// one takes over.
-func (w *Worker) run(j *job) {
-	finished := false
-	w.since.Store(time.Now().UnixNano())
-	defer func() {
-		w.since.Store(0)
-		if !finished {
-			j.exit = true
-			unregisterThread(w.tid.Swap(0))
-			go w.loop(func() error { return w.call(&w.d.fn.ctxSetCurrent, w.ctx.Load()) }, nil)
-		}
-		close(j.done)
-	}()
-	j.err = w.guard(j.run)
-	finished = true
 }
 
 // Do runs fn on the worker's thread and returns its error. A hop costs about 11 µs, and 25 when fn
@@ -185,31 +112,7 @@ func (w *Worker) DoContext(ctx context.Context, fn func() error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	j := &job{run: fn, done: make(chan struct{})}
-	select {
-	case w.jobs <- j:
-	case <-w.end:
-		return &MisuseError{"Do", ErrClosed, w.name}
-	case <-ctx.Done():
-		return w.hang(ctx, "Do")
-	}
-	select {
-	case <-j.done:
-	case <-ctx.Done():
-		return w.hang(ctx, "Do")
-	}
-	if j.exit {
-		runtime.Goexit()
-	}
-	return j.err
-}
-
-// made refuses a zero Worker, which has no thread to wait for.
-func (w *Worker) made(call string) error {
-	if w.jobs == nil {
-		return &MisuseError{call, ErrArguments, "the Worker does not come from NewWorker"}
-	}
-	return nil
+	return w.do(ctx, fn, func() error { return w.hang(ctx, "Do") })
 }
 
 func (w *Worker) hang(ctx context.Context, call string) error {
@@ -221,16 +124,8 @@ func (w *Worker) hang(ctx context.Context, call string) error {
 // Busy says for how long the job on the worker's thread has been running, and which driver call it
 // is in, if any. It can be called from anywhere: watchdogs use it.
 func (w *Worker) Busy() (since time.Duration, driverCall string) {
-	if t := w.since.Load(); t != 0 {
-		since = time.Since(time.Unix(0, t))
-	}
-	if s := w.driver.Load(); s != nil {
-		driverCall = s.name
-	}
-	return since, driverCall
+	return w.busy(), w.running()
 }
-
-func (w *Worker) onThread() bool { return w.tid.Load() == threadID() && !w.closed.Load() }
 
 // enter is the check at the head of every call: on the thread, open, alive. It asks no driver.
 func (w *Worker) enter(call string) error {
@@ -261,42 +156,6 @@ func (w *Worker) enterDead(call string) error {
 	return nil
 }
 
-// call calls the driver on the thread, without garbage. Args are plain values, or addresses in
-// objects that are on the heap for sure: the worker itself, an Args block. For others there is
-// callWith.
-func (w *Worker) call(s *symbol, args ...uintptr) error {
-	if s.addr == 0 {
-		return w.d.failure(s, ErrNotSupported)
-	}
-	n := copy(w.args[:], args)
-	w.driver.Store(s)
-	r := Code(int32(dynlib.Call(s.addr, w.args[:n])))
-	w.driver.Store(nil)
-	if r == 0 {
-		return nil
-	}
-	err := w.d.failure(s, r)
-	if r.sticky() {
-		w.dead.CompareAndSwap(nil, err)
-	}
-	if r.endsProcess() && s != &w.d.fn.primaryRetain {
-		w.d.rememberDeath(w.name, err)
-	}
-	return err
-}
-
-// callWith is call for arguments that convert pointers: see Driver.call. The pragma costs an
-// allocation.
-//
-//go:uintptrescapes
-func (w *Worker) callWith(s *symbol, args ...uintptr) error { return w.call(s, args...) }
-
-// result is the address of the i-th result word. The worker is on the heap, so it does not move.
-func (w *Worker) result(i int) uintptr {
-	w.out[i] = 0
-	return uintptr(unsafe.Pointer(&w.out[i]))
-}
-
 // Synchronize waits until the device has done all of the context's work. Errors of kernels show
 // here.
 func (w *Worker) Synchronize() error {
@@ -316,7 +175,7 @@ func (w *Worker) MemInfo() (free, total int64, err error) {
 }
 
 // Handle is the CUcontext, for libraries (cuBLAS, NCCL) that want one. It is 0 after Close.
-func (w *Worker) Handle() uintptr { return w.ctx.Load() }
+func (w *Worker) Handle() uintptr { return w.context.Load() }
 
 // Holdings lists what the worker's ledger holds.
 func (w *Worker) Holdings() []ledger.Holding { return w.ledger.Holdings() }
