@@ -140,7 +140,9 @@ func (p *process) portsClosed() (string, error) {
 // leftovers names what the server left in memory and on disk, and removes its temporary files. A
 // killed server could not remove them itself.
 func (p *process) leftovers(killed bool) (string, error) {
-	found := p.traces.left()
+	found := slices.DeleteFunc(p.traces.left(), func(l leftover) bool { // which tempFiles lists
+		return strings.HasPrefix(l.path, p.tmp+string(os.PathSeparator))
+	})
 	files := tempFiles(p.tmp)
 	_ = os.RemoveAll(p.tmp)
 	if !killed {
