@@ -65,6 +65,8 @@ type AttnParams struct {
 	Heads  int     // query heads: a multiple of KVHeads; head h reads KV head h / (Heads / KVHeads)
 	Scale  float32 // of the scores, usually 1/√HeadDim
 	Window int     // a row sees its last Window positions, itself among them; 0: all
+	// every row sees the whole context, what comes behind it too: an encoder's attention; without Window
+	Bidirectional bool
 }
 
 // segment is the number of positions that are reduced together. Segments begin at multiples of it
@@ -76,8 +78,9 @@ const segment = 256
 // together.
 const maxTile = 32
 
-// Attention computes causal attention over the paged cache: dst and q are [T, Heads, HeadDim]. A
-// row sees the positions up to its own. The keys and values of the batch must have been written.
+// Attention computes attention over the paged cache: dst and q are [T, Heads, HeadDim]. A row sees
+// the positions up to its own, or all of them when it is bidirectional. The keys and values of the
+// batch must have been written.
 func Attention(p *Pool, dst, q []float32, a AttnParams, c KVCache, seqs []AttnSeq) {
 	c.check()
 	if a.Heads <= 0 || c.KVHeads <= 0 || a.Heads%c.KVHeads != 0 {
@@ -102,8 +105,8 @@ func Attention(p *Pool, dst, q []float32, a AttnParams, c KVCache, seqs []AttnSe
 		longest = max(longest, min(step, s.Len))
 		for row := 0; row < s.Len; row += step {
 			it := attnItem{seq: s, row: row, rows: min(step, s.Len-row)}
-			first := s.Context - s.Len + row
-			it.lo, it.hi = firstSeen(first, a.Window)/segment, (first+it.rows-1)/segment+1
+			first, last := a.sees(s, row), a.last(s, row+it.rows-1)
+			it.lo, it.hi = first/segment, last/segment+1
 			for h := range c.KVHeads {
 				it.head = h
 				items = append(items, it)
@@ -135,6 +138,17 @@ func Attention(p *Pool, dst, q []float32, a AttnParams, c KVCache, seqs []AttnSe
 		}
 	})
 }
+
+// last is the last position that a row of a sequence sees.
+func (a *AttnParams) last(s *AttnSeq, row int) int {
+	if a.Bidirectional {
+		return s.Context - 1
+	}
+	return s.Context - s.Len + row
+}
+
+// sees is the first one.
+func (a *AttnParams) sees(s *AttnSeq, row int) int { return firstSeen(a.last(s, row), a.Window) }
 
 // firstSeen is the first position that a row at pos sees.
 func firstSeen(pos, window int) int {
@@ -201,13 +215,13 @@ func (at *attention) segment(it *attnItem, seg int, buf []float32) {
 	clear(out)
 	k, d, n := at.p.k, at.c.HeadDim, it.rows*at.group
 	q, scores := at.queries(it, room), room[n*d:]
-	lo := max(seg*segment, at.sees(it, 0))
+	lo := max(seg*segment, at.first(it, 0))
 	hi := min((seg+1)*segment, at.pos(it, n-1)+1)
 	at.runs(it, lo, hi, at.c.K, func(from, length, i int) {
 		k.tile(F32, n, length, &scores[from-lo], segment, q, d, unsafe.Pointer(&at.c.K[i]), d, d)
 	})
 	for v := range n {
-		a, b := max(lo, at.sees(it, v)), min(hi, at.pos(it, v)+1)
+		a, b := max(lo, at.first(it, v)), min(hi, at.pos(it, v)+1)
 		if a >= b {
 			top[v], sum[v] = float32(math.Inf(-1)), 0
 			continue
@@ -217,7 +231,7 @@ func (at *attention) segment(it *attnItem, seg int, buf []float32) {
 		top[v] = k.max(s)
 		sum[v] = k.expSum(s, top[v])
 	}
-	allLo, allHi := max(lo, at.sees(it, n-1)), min(hi, at.pos(it, 0)+1) // what every vector of the tile sees
+	allLo, allHi := max(lo, at.first(it, n-1)), min(hi, at.pos(it, 0)+1) // what every vector of the tile sees
 	at.runs(it, lo, hi, at.c.V, func(from, length, i int) {
 		add := func(v, rows, a, b int) { // rows vectors from v on, positions [a, b)
 			if a < b {
@@ -228,24 +242,22 @@ func (at *attention) segment(it *attnItem, seg int, buf []float32) {
 		b := max(a, min(from+length, allHi))
 		if a > from {
 			for v := range n {
-				add(v, 1, max(from, at.sees(it, v)), min(a, at.pos(it, v)+1))
+				add(v, 1, max(from, at.first(it, v)), min(a, at.pos(it, v)+1))
 			}
 		}
 		add(0, n, a, b)
 		if b < from+length {
 			for v := range n {
-				add(v, 1, max(b, at.sees(it, v)), min(from+length, at.pos(it, v)+1))
+				add(v, 1, max(b, at.first(it, v)), min(from+length, at.pos(it, v)+1))
 			}
 		}
 	})
 }
 
-// pos is the position of a query vector of a tile, sees the first position that it sees.
-func (at *attention) pos(it *attnItem, v int) int {
-	return it.seq.Context - it.seq.Len + it.row + v/at.group
-}
+// pos is the last position that a query vector of a tile sees, first the first one.
+func (at *attention) pos(it *attnItem, v int) int { return at.last(it.seq, it.row+v/at.group) }
 
-func (at *attention) sees(it *attnItem, v int) int { return firstSeen(at.pos(it, v), at.Window) }
+func (at *attention) first(it *attnItem, v int) int { return at.sees(it.seq, it.row+v/at.group) }
 
 // queries puts the query vectors of a tile beside each other; those of one row lie so already.
 func (at *attention) queries(it *attnItem, room []float32) *float32 {

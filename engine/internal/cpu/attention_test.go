@@ -56,6 +56,9 @@ func (c *pages) reference(a AttnParams, id int, s AttnSeq, q []float32) []float6
 		if a.Window > 0 {
 			first = max(0, pos-a.Window+1)
 		}
+		if a.Bidirectional {
+			pos = s.Context - 1
+		}
 		for h := range a.Heads {
 			kv := h / (a.Heads / c.KVHeads)
 			var scores []float64
@@ -194,4 +197,33 @@ func BenchmarkAttention(b *testing.B) {
 			})
 		})
 	}
+}
+
+// TestBidirectionalAgainstFloat64 checks that a row sees what comes behind it, over one segment and
+// several, alone and in a batch.
+func TestBidirectionalAgainstFloat64(t *testing.T) {
+	rng, writer := rngOf(3), pool(t, 2, Generic)
+	cache := newPages(rng, 200, 16, 2, 24)
+	a := AttnParams{Heads: 4, Scale: 0.2, Bidirectional: true}
+	var seqs []AttnSeq
+	rows := 0
+	for i, n := range []int{1, 5, 17, 300} {
+		seqs = append(seqs, cache.add(writer, rng, i, n, n, rows))
+		rows += n
+	}
+	q := random(rng, rows*a.Heads*cache.HeadDim)
+	var want []float64
+	for i, s := range seqs {
+		want = append(want, cache.reference(a, i, s, q)...)
+	}
+	eachTier(t, func(t *testing.T, p *Pool) {
+		dst := make([]float32, len(q))
+		Attention(p, dst, q, a, cache.KVCache, seqs)
+		near(t, want, dst, 5e-6, 5e-6)
+		alone := make([]float32, len(q))
+		for _, s := range seqs {
+			Attention(pool(t, 1, p.Tier()), alone, q, a, cache.KVCache, []AttnSeq{s})
+		}
+		require.Equal(t, bits(alone), bits(dst), "a sequence's result depends on its batch")
+	})
 }
