@@ -30,10 +30,12 @@ type architecture struct {
 	slidingOptedIn bool    // only with use_sliding_window, from layer max_window_layers on, or as layer_types says
 	fullEvery      int     // every so many layers one has full attention, unless layer_types says otherwise; 0: none
 	refused        []string
+	head           Head
+	encoder        bool // of BERT's kind
 }
 
 // Source: configuration_*.py and modeling_*.py of transformers 5.12.
-var architectures = map[string]architecture{
+var architectures = withHeads(map[string]architecture{
 	"LlamaForCausalLM": {
 		modelType: "llama", maxPositions: 2048, eos: 2, attentionBias: true, mlpBias: true,
 	},
@@ -53,6 +55,23 @@ var architectures = map[string]architecture{
 		activation: GELUTanh, queryScalar: 256, ropeTheta: 1e6, localTheta: 10000, slidingWindow: 4096, fullEvery: 6,
 		refused: []string{"attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"},
 	},
+	"BertModel": {modelType: "bert", maxPositions: 512, eos: -1, encoder: true, head: NoHead},
+	"BertForSequenceClassification": {
+		modelType: "bert", maxPositions: 512, eos: -1, encoder: true, head: ScoreHead,
+	},
+})
+
+// withHeads adds to classes …ForCausalLM their siblings: the same decoder without an output layer,
+// …Model, and with a layer of scores, …ForSequenceClassification.
+func withHeads(all map[string]architecture) map[string]architecture {
+	for _, family := range []string{"Llama", "Mistral", "Qwen2", "Qwen3"} {
+		a := all[family+"ForCausalLM"]
+		a.head = NoHead
+		all[family+"Model"] = a
+		a.head = ScoreHead
+		all[family+"ForSequenceClassification"] = a
+	}
+	return all
 }
 
 // Architectures lists the architectures that can be read, sorted.

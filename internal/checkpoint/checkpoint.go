@@ -52,6 +52,7 @@ func Open(dir string) (*Checkpoint, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	c.unused.fill(c.tensors)
+	c.detectPrefix()
 	return c, nil
 }
 

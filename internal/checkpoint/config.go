@@ -45,6 +45,21 @@ type Config struct {
 	sliding       []bool // per layer; nil means all
 
 	EOS []int32
+
+	// Encoder says that the model is one of BERT's kind: a row attends to all others, positions and
+	// token types have embeddings, norms subtract the mean and follow what they normalize, every
+	// matrix has a bias, the MLP has no gate. RMSNormEps is its layer_norm_eps.
+	Encoder   bool
+	TypeVocab int // token types of an encoder
+
+	Head       Head
+	Pooling    string   // "last", "mean" or "cls": the hidden states that a head other than OutputHead reads
+	UsePooler  bool     // an encoder's dense layer with tanh between the first token and what reads it
+	Labels     []string // of the classes, of a ScoreHead
+	Problem    string   // problem_type, of a ScoreHead; ""
+	PadTokenID int32    // -1: none
+
+	bare bool // tensors are named without the prefix of the decoder or encoder, "model." or "bert."
 }
 
 // Activation is the function that the MLP applies to its gate.
@@ -54,6 +69,7 @@ type Activation int
 const (
 	SiLU Activation = iota
 	GELUTanh
+	GELU // with the error function, an encoder's
 )
 
 // LayerWindow is the sliding window of a layer, or 0 for full attention.
@@ -68,6 +84,9 @@ func (c *Config) slides(layer int) bool { return c.sliding == nil || c.sliding[l
 
 // Ropes lists the rotary embeddings of the model; LayerRope is an index into it.
 func (c *Config) Ropes() []Rope {
+	if c.Encoder {
+		return nil
+	}
 	if c.LocalRope == nil {
 		return []Rope{c.Rope}
 	}
@@ -119,7 +138,14 @@ func ParseConfig(path string, data []byte) (Config, error) {
 	if *f.err != nil {
 		return Config{}, *f.err
 	}
-	c := f.config(name, architectures[name])
+	a := architectures[name]
+	c := Config{}
+	if a.encoder {
+		c = f.encoderConfig(name, a)
+	} else {
+		c = f.config(name, a)
+	}
+	f.head(&c, a)
 	return c, *f.err
 }
 
@@ -138,7 +164,7 @@ func (f *fields) architecture() string {
 	}
 	modelType := f.string("model_type", "")
 	for name, a := range architectures {
-		if a.modelType == modelType {
+		if a.modelType == modelType && (a.head == OutputHead || a.encoder && a.head == NoHead) {
 			return name
 		}
 	}

@@ -217,7 +217,7 @@ func TestConfigRefusals(t *testing.T) {
 		fields      m
 		field, says string
 	}{
-		{"unknown architecture", m{"architectures": `["GPT2LMHeadModel"]`}, "architectures", "got GPT2LMHeadModel, want one of Gemma3ForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+		{"unknown architecture", m{"architectures": `["GPT2LMHeadModel"]`}, "architectures", "got GPT2LMHeadModel, want one of BertForSequenceClassification, BertModel, "},
 		{"unknown model type", m{"architectures": "", "model_type": `"gpt2"`}, "model_type", "got gpt2"},
 		{"neither", m{"architectures": ""}, "architectures", "not the config.json of a language model"},
 		{"quantized", m{"quantization_config": `{"quant_method":"gptq"}`}, "quantization_config", `got "gptq"`},

@@ -23,6 +23,11 @@ const (
 	MLPPostNorm // of the result of the MLP, before it is added
 	FinalNorm
 	Output
+	PositionEmbedding // from here on, of an encoder
+	TypeEmbedding
+	EmbeddingNorm
+	Pooler
+	Score // of both kinds
 	Roles // how many there are
 )
 
@@ -39,10 +44,13 @@ const (
 	DimKV    // all KV heads
 	DimHead  // one head
 	DimInner // of the MLP
+	DimPositions
+	DimTypes
+	DimLabels
 )
 
-// Weight describes a weight of the model: a matrix, perhaps with a bias over its rows, or the
-// vector of a norm.
+// Weight describes a weight of the model: a matrix or the vector of a norm, perhaps with a bias over
+// its rows.
 type Weight struct {
 	Role       Role
 	Layer      int    // 0 outside the layers
@@ -69,6 +77,12 @@ func (c *Config) Size(d Dim) int {
 		return c.HeadDim
 	case DimInner:
 		return c.IntermediateSize
+	case DimPositions:
+		return c.MaxPositions
+	case DimTypes:
+		return c.TypeVocab
+	case DimLabels:
+		return len(c.Labels)
 	}
 	return 1
 }
@@ -84,13 +98,30 @@ func (c *Config) Shape(w Weight) []int {
 // Weights lists the weights of the model in the order of the computation. Everything that reads or
 // writes a checkpoint's tensors goes by this list. With TieEmbeddings there is no Output.
 func (c *Config) Weights() []Weight {
+	l := c.decoderWeights
+	if c.Encoder {
+		l = c.encoderWeights
+	}
+	list := l()
+	if c.bare {
+		for i := range list {
+			list[i].Name, list[i].Bias = unprefixed(list[i].Name), unprefixed(list[i].Bias)
+		}
+	}
+	return list
+}
+
+func (c *Config) decoderWeights() weightList {
 	l := weightList{{Role: Embedding, Name: "model.embed_tokens.weight", Rows: DimVocab, Cols: DimHidden}}
 	for i := range c.NumLayers {
 		c.layerWeights(&l, i)
 	}
 	l = append(l, Weight{Role: FinalNorm, Name: "model.norm.weight", Rows: DimHidden})
-	if !c.TieEmbeddings {
+	switch {
+	case c.Head == OutputHead && !c.TieEmbeddings:
 		l = append(l, Weight{Role: Output, Name: "lm_head.weight", Rows: DimLogits, Cols: DimHidden})
+	case c.Head == ScoreHead:
+		l = append(l, Weight{Role: Score, Name: "score.weight", Rows: DimLabels, Cols: DimHidden})
 	}
 	return l
 }
