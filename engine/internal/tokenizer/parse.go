@@ -300,20 +300,17 @@ func (p *parser) postProcessor(t *Tokenizer, field string, raw json.RawMessage) 
 
 func (p *parser) template(t *Tokenizer, field string, raw json.RawMessage) post {
 	var c struct {
-		Single []struct {
-			SpecialToken *struct {
-				ID string `json:"id"`
-			}
-			Sequence *struct {
-				ID string `json:"id"`
-			}
-		} `json:"single"`
+		Single        []templatePart `json:"single"`
 		SpecialTokens map[string]struct {
 			IDs []int32 `json:"ids"`
 		} `json:"special_tokens"`
 	}
 	p.read(field, raw, &c)
-	var out post
+	special := map[string][]int32{}
+	for name, token := range c.SpecialTokens {
+		special[name] = token.IDs
+	}
+	out := post{pair: p.pair(t, raw, special)}
 	texts := 0
 	for i, part := range c.Single {
 		at := fmt.Sprintf("%s.single[%d]", field, i)

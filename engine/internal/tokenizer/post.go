@@ -1,7 +1,10 @@
 package tokenizer
 
 // post is a TemplateProcessing: what stands before and behind the text.
-type post struct{ before, after []int32 }
+type post struct {
+	before, after []int32
+	pair          []pairPart // for two texts; nil: none
+}
 
 func (p post) apply(ids []int32) []int32 {
 	if len(p.before) == 0 {
