@@ -44,6 +44,7 @@ type Runner struct {
 
 	ropes    []ropeTable // one per checkpoint.Config.Ropes
 	work     workspace
+	pooler   *pooler       // nil: the model has an output layer
 	kv       []cpu.KVCache // one a layer
 	blocks   int
 	samplers chan *sample.Sampler         // one a thread
@@ -60,7 +61,7 @@ var (
 // before any memory is taken.
 //
 // In the ledger: weights (the mapped files, and norms and biases widened to float32), rope,
-// workspace; kv_cache after AllocateKV.
+// workspace, pooling for a model that pools; kv_cache after AllocateKV.
 func New(ckpt *checkpoint.Checkpoint, o Options) (_ *Runner, err error) {
 	share, err := modelrunner.Split(ckpt.Config, o.shard)
 	if err != nil {
@@ -158,7 +159,7 @@ func (r *Runner) takeMemory(vectors []vector) error {
 		return err
 	}
 	r.work.place(memory)
-	return nil
+	return r.makePooler()
 }
 
 // KVBytesPerBlock implements [modelrunner.Runner].
@@ -219,7 +220,7 @@ func (r *Runner) Holdings() []ledger.Holding {
 // Close.
 func (r *Runner) Close() error {
 	err := r.parts.Release(nil)
-	r.kv, r.blocks, r.work, r.ropes = nil, 0, workspace{}, nil
+	r.kv, r.blocks, r.work, r.ropes, r.pooler = nil, 0, workspace{}, nil, nil
 	if r.pool != nil {
 		r.pool.Close()
 	}

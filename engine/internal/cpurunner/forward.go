@@ -6,6 +6,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
 	"github.com/enginetest/enginetest/engine/internal/cpu"
+	"github.com/enginetest/enginetest/engine/internal/pooling"
 	"github.com/enginetest/enginetest/engine/internal/sample"
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
@@ -18,8 +19,15 @@ func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 	if err := modelrunner.Call(r.options.Hooks.Forward); err != nil {
 		return nil, err
 	}
-	if err := r.forward(b); err != nil {
+	forward := r.forward
+	if r.Encoder {
+		forward = r.encode
+	}
+	if err := forward(b); err != nil {
 		return nil, err
+	}
+	if r.Head != checkpoint.OutputHead {
+		return r.poolAll(b)
 	}
 	return r.results(b)
 }
@@ -200,6 +208,7 @@ func (r *Runner) check(b *modelrunner.Batch) error {
 	}
 	return b.Check(modelrunner.Limits{
 		Tokens: r.work.tokens, Vocab: r.VocabSize, Positions: r.options.MaxModelLen,
-		Blocks: r.blocks, BlockSize: r.options.BlockSize,
+		Blocks: r.blocks, BlockSize: r.options.BlockSize, Types: r.TypeVocab,
+		Whole: r.Encoder || pooling.Type(r.Pooling).Whole(),
 	})
 }

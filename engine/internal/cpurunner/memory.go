@@ -41,6 +41,9 @@ func (w *workspace) fields() (dst []*[]float32, sizes []int) {
 	if !w.share.First() {
 		logits = w.share.Vocab.Len()
 	}
+	if c.Head != checkpoint.OutputHead {
+		logits = 0
+	}
 	return append(dst, &w.logits), append(sizes, min(logitRows, w.tokens)*logits)
 }
 
@@ -86,6 +89,9 @@ func (r *Runner) makeRopes() error {
 		t := newRopeTable(rope, r.HeadDim, r.options.MaxModelLen)
 		size += t.size()
 		r.ropes = append(r.ropes, t)
+	}
+	if size == 0 {
+		return nil
 	}
 	memory, err := r.floats("rope", size)
 	if err != nil {

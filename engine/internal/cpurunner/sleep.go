@@ -29,7 +29,7 @@ func (r *Runner) FreeWeights(keep bool) error {
 	if r.model != nil {
 		r.model = &model{Config: r.share.Config} // no way into memory that is gone
 	}
-	r.work, r.ropes = workspace{}, nil
+	r.work, r.ropes, r.pooler = workspace{}, nil, nil
 	err := r.parts.Release(func(p modelrunner.Part) bool { return p.Owner != kvOwner && (p.Stays == 0 || !keep) })
 	if keep && r.files != nil {
 		r.files.enter(r.alloc.Ledger(), hostDevice)

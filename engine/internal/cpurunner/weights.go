@@ -58,11 +58,14 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share) (*model, *binder
 		}
 		if w.IsNorm() {
 			b.vector(&l.norm[w.Role], w.Name, w.Rows, c.NormOffset)
+			if w.Bias != "" {
+				b.vector(&l.linear[w.Role].bias, w.Bias, w.Rows, 0)
+			}
 		} else {
 			b.linear(&l.linear[w.Role], w)
 		}
 	}
-	if outer := &m.outer.linear; c.TieEmbeddings && b.err == nil {
+	if outer := &m.outer.linear; c.Head == checkpoint.OutputHead && c.TieEmbeddings && b.err == nil {
 		embed := outer[checkpoint.Embedding].w
 		outer[checkpoint.Output].w = part(embed, share.Vocab, modelrunner.Range{Hi: c.HiddenSize})
 	}

@@ -122,7 +122,8 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*mod
 	m := &model{Config: share.Config, layers: make([]layer, c.NumLayers), headPad: (c.HeadDim + 7) / 8 * 8}
 	b := &binder{from: ckpt, share: share, bytes: 256} // offset 0 means none
 	whole := b.survey()
-	if c.PostNorms || c.Activation != checkpoint.SiLU || c.LocalRope != nil || c.EmbeddingScale != 1 {
+	if c.PostNorms || c.Activation != checkpoint.SiLU || c.LocalRope != nil || c.EmbeddingScale != 1 ||
+		c.Head != checkpoint.OutputHead {
 		b.err = &checkpoint.Error{
 			File: ckpt.Dir, Reason: "the CUDA device does not compute this architecture", Got: c.Architecture,
 			Want: `the device "cpu" for it`,

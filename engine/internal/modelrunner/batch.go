@@ -9,6 +9,8 @@ type Limits struct {
 	Positions int // of the longest sequence
 	Blocks    int // of the KV cache
 	BlockSize int
+	Types     int  // token types; 0: the model has none
+	Whole     bool // a sequence comes in one step: its rows see what is behind them, or all of them are pooled
 }
 
 // Check refuses a batch that would read or write where it must not: a fault of the scheduler's, not
@@ -18,12 +20,17 @@ func (b *Batch) Check(l Limits) error {
 	switch {
 	case n > l.Tokens:
 		return fmt.Errorf("%d tokens, room for %d (MaxNumBatchedTokens)", n, l.Tokens)
+	case len(b.TokenTypes) > 0 && len(b.TokenTypes) != n:
+		return fmt.Errorf("%d tokens, %d token types", n, len(b.TokenTypes))
 	case len(b.Positions) != n || len(b.Slots) != n:
 		return fmt.Errorf("%d tokens, %d positions, %d slots", n, len(b.Positions), len(b.Slots))
 	}
 	for i, id := range b.Tokens {
 		if uint(id) >= uint(l.Vocab) {
 			return fmt.Errorf("token %d in row %d, the vocabulary has %d", id, i, l.Vocab)
+		}
+		if len(b.TokenTypes) > 0 && l.Types > 0 && uint(b.TokenTypes[i]) >= uint(l.Types) {
+			return fmt.Errorf("token type %d in row %d, the model has %d", b.TokenTypes[i], i, l.Types)
 		}
 		if uint(b.Positions[i]) >= uint(l.Positions) {
 			return fmt.Errorf("position %d in row %d, the longest sequence is %d (MaxModelLen)", b.Positions[i], i,
@@ -43,6 +50,9 @@ func (b *Batch) Check(l Limits) error {
 		if int(b.Positions[end-1]) != s.Context-1 || s.Context > len(s.Blocks)*size || len(s.Targets) > s.Len {
 			return fmt.Errorf("sequence %d: last position %d, context %d, %d blocks of %d, %d prompt targets in %d rows",
 				i, b.Positions[end-1], s.Context, len(s.Blocks), size, len(s.Targets), s.Len)
+		}
+		if l.Whole && s.Context != s.Len {
+			return fmt.Errorf("sequence %d has %d rows of %d, and is to be computed in one step", i, s.Len, s.Context)
 		}
 		for _, id := range s.Blocks {
 			if uint(id) >= uint(l.Blocks) {

@@ -17,6 +17,8 @@ type Batch struct {
 	Positions []int32 // [T] position of each token in its sequence
 	Slots     []int32 // [T] where its key and value go: block*BlockSize + offset
 	Seqs      []Seq
+	// [T] the segment of each token, for models that tell segments apart; empty: all are 0
+	TokenTypes []int32
 }
 
 // Seq is one sequence's part of a Batch.
@@ -30,6 +32,7 @@ type Seq struct {
 	// likely tokens. -1: none.
 	PromptLogprobs int
 	Targets        []int32
+	Pool           bool // of a pooling model: the last row completes the sequence, and its numbers are wanted
 }
 
 // SeqResult is what a step gave for one Seq.
@@ -37,7 +40,8 @@ type SeqResult struct {
 	Token          int32            // the sampled token, when Seq.Sampler was set
 	Logprobs       []sample.Logprob // of that token, when its sampler asks for them
 	PromptLogprobs [][]sample.Logprob
-	Err            error // this sequence failed alone; its batch mates are right
+	Pooled         []float32 // the hidden state or the score of each class, when Seq.Pool was set
+	Err            error     // this sequence failed alone; its batch mates are right
 }
 
 // Runner executes steps on one device. It is not safe for concurrent use: the engine's loop is its

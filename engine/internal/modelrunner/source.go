@@ -49,6 +49,9 @@ func (s Source) Reopen() (*checkpoint.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.config.Head == checkpoint.NoHead {
+		ckpt.UsePooling(s.config.Pooling, s.config.UsePooler)
+	}
 	now, err := SourceOf(ckpt)
 	if err == nil {
 		err = s.same(now)

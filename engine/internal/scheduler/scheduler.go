@@ -28,10 +28,12 @@ type Seq struct {
 	PromptLen      int
 	MaxLen         int // Tokens never grows beyond this
 	Sampler        *sample.State
-	PromptLogprobs int  // how many are wanted besides the prompt's own; -1: none
-	Leader         *Seq // computes the same prompt: this one waits until it has, and then finds it in the prefix cache
-	Client         any  // whom it is for, a comparable value: clients share the steps evenly
-	Owner          any  // for the caller
+	Pool           bool    // it is over when Tokens have been computed; there is no Sampler
+	TokenTypes     []int32 // the segment of each token; nil: all are 0
+	PromptLogprobs int     // how many are wanted besides the prompt's own; -1: none
+	Leader         *Seq    // computes the same prompt: this one waits until it has, and then finds it in the prefix cache
+	Client         any     // whom it is for, a comparable value: clients share the steps evenly
+	Owner          any     // for the caller
 
 	CachedTokens int // prompt tokens that the first admission found in the prefix cache
 
@@ -170,7 +172,7 @@ func (s *Scheduler) Schedule() (*modelrunner.Batch, []*Seq) {
 		s.tier.Finish()
 	}
 	b := &s.batch
-	b.Tokens, b.Positions, b.Slots = b.Tokens[:0], b.Positions[:0], b.Slots[:0]
+	b.Tokens, b.Positions, b.Slots, b.TokenTypes = b.Tokens[:0], b.Positions[:0], b.Slots[:0], b.TokenTypes[:0]
 	clear(b.Seqs) // a step's samplers must not live until a later step of the same size
 	clear(s.seqs)
 	b.Seqs, s.seqs = b.Seqs[:0], s.seqs[:0]
@@ -297,8 +299,9 @@ func (s *Scheduler) put(q *Seq, n int) {
 		b.Slots = append(b.Slots, seq.Blocks[p/size]*int32(size)+int32(p%size))
 	}
 	if seq.Context == len(q.Tokens) {
-		seq.Sampler = q.Sampler
+		seq.Sampler, seq.Pool = q.Sampler, q.Pool
 	}
+	s.putTypes(q, n)
 	if q.PromptLogprobs >= 0 && !q.prompted {
 		seq.PromptLogprobs = q.PromptLogprobs
 		seq.Targets = q.Tokens[min(q.computed+1, q.PromptLen):min(seq.Context+1, q.PromptLen)]
@@ -306,6 +309,25 @@ func (s *Scheduler) put(q *Seq, n int) {
 	q.scheduled = n
 	b.Seqs = append(b.Seqs, seq)
 	s.seqs = append(s.seqs, q)
+}
+
+// putTypes adds the token types of the next n tokens, once a sequence of the batch has any.
+func (s *Scheduler) putTypes(q *Seq, n int) {
+	b := &s.batch
+	before := len(b.Tokens) - n
+	if q.TokenTypes == nil && len(b.TokenTypes) == 0 {
+		return
+	}
+	for len(b.TokenTypes) < before {
+		b.TokenTypes = append(b.TokenTypes, 0)
+	}
+	for p := q.computed; p < q.computed+n; p++ {
+		kind := int32(0)
+		if q.TokenTypes != nil {
+			kind = q.TokenTypes[p]
+		}
+		b.TokenTypes = append(b.TokenTypes, kind)
+	}
 }
 
 // Computed enters the step's tokens of a sequence as computed. Call it before what was sampled is
