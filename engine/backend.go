@@ -11,6 +11,8 @@ import (
 // promise is said at those of Engine.
 type backend interface {
 	start(ctx context.Context, reqs []Request, stream bool) ([]*request, error)
+	startPooling(ctx context.Context, reqs []PoolingRequest) ([]*request, error)
+	poolingInfo() PoolingInfo
 	abort(rs ...*request)
 	abortID(id string) bool
 	resetPrefixCache(ctx context.Context) error

@@ -23,6 +23,7 @@ import (
 type child struct {
 	cfg      Config
 	eos      []int32
+	info     PoolingInfo
 	openedAt string
 	entry    *engines.Handle
 	log      *slog.Logger
@@ -99,7 +100,7 @@ func openChild(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, errors.Join(err, c.giveUp(grace))
 	}
 	c.mu.Lock()
-	c.cfg, c.eos, c.stats = got.Config, got.EOS, got.Stats
+	c.cfg, c.eos, c.info, c.stats = got.Config, got.EOS, got.Info, got.Stats
 	c.cfg.Logger = cfg.Logger
 	c.state.to(Running)
 	c.mu.Unlock()
@@ -194,7 +195,7 @@ func (r *request) update(u update) {
 		return
 	}
 	if u.Out != nil {
-		r.out = *u.Out
+		r.out, r.data = *u.Out, u.Data
 	}
 	r.err = u.Err.unpack()
 	close(r.done)
@@ -314,10 +315,11 @@ func (c *child) pids() []int {
 	return []int{c.proc.Leader()}
 }
 
-func (c *child) config() Config        { return c.cfg }
-func (c *child) eosTokenIDs() []int32  { return c.eos }
-func (c *child) over() <-chan struct{} { return c.done }
-func (c *child) parts() map[string]any { return nil }
+func (c *child) config() Config           { return c.cfg }
+func (c *child) eosTokenIDs() []int32     { return c.eos }
+func (c *child) poolingInfo() PoolingInfo { return c.info }
+func (c *child) over() <-chan struct{}    { return c.done }
+func (c *child) parts() map[string]any    { return nil }
 
 func (c *child) shutdownReport() ShutdownReport {
 	c.mu.Lock()

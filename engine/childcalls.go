@@ -13,25 +13,42 @@ import (
 // What an Engine asks of a core in a child process.
 
 func (c *child) start(ctx context.Context, reqs []Request, stream bool) ([]*request, error) {
-	if ctx.Err() != nil {
-		return nil, fmt.Errorf("engine: not started: %w", ended(ctx))
-	}
-	rs, handles := make([]*request, len(reqs)), make([]uint64, len(reqs))
-	c.mu.Lock()
-	if c.state != Running {
-		defer c.mu.Unlock()
-		return nil, c.state.refusal(c.cause)
-	}
-	o := startCommand{First: c.handle + 1, Stream: stream, Requests: reqs}
+	rs := make([]*request, len(reqs))
 	for i, q := range reqs {
-		c.handle++
 		n := 1
 		if q.Sampling.Check() == nil { // otherwise the core refuses it
 			n = max(q.Sampling.N, 1)
 		}
 		rs[i] = &request{stream: stream, rules: rules{n: n}, done: make(chan struct{}), more: make(chan struct{}, 1)}
 		rs[i].out = Output{Prompt: q.Prompt, PromptTokenIDs: slices.Clone(q.PromptTokenIDs)}
-		c.requests[c.handle], handles[i] = rs[i], c.handle
+	}
+	return c.begin(ctx, rs, startCommand{Stream: stream, Requests: reqs})
+}
+
+func (c *child) startPooling(ctx context.Context, reqs []PoolingRequest) ([]*request, error) {
+	rs := make([]*request, len(reqs))
+	for i, q := range reqs {
+		rs[i] = &request{rules: rules{n: 1}, done: make(chan struct{}), more: make(chan struct{}, 1)}
+		rs[i].out = Output{Prompt: q.Prompt, PromptTokenIDs: slices.Clone(q.PromptTokenIDs)}
+	}
+	return c.begin(ctx, rs, startCommand{Pooling: reqs})
+}
+
+// begin numbers requests and has the core start them.
+func (c *child) begin(ctx context.Context, rs []*request, o startCommand) ([]*request, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("engine: not started: %w", ended(ctx))
+	}
+	handles := make([]uint64, len(rs))
+	c.mu.Lock()
+	if c.state != Running {
+		defer c.mu.Unlock()
+		return nil, c.state.refusal(c.cause)
+	}
+	o.First = c.handle + 1
+	for i, r := range rs {
+		c.handle++
+		c.requests[c.handle], handles[i] = r, c.handle
 	}
 	c.mu.Unlock()
 	ids, err := call[[]string](ctx, c, "start", o)

@@ -15,7 +15,7 @@ var crossing = []error{
 	ErrEngineDead, ErrStopped, ErrDraining, ErrSleeping, ErrBlocksInUse, ErrPromptTooBig, ErrOutOfMemory,
 	ErrNoTokenizer, ErrInjected, ErrKilled, ErrCUDALost,
 	context.Canceled, context.DeadlineExceeded, fs.ErrNotExist, fs.ErrPermission, fs.ErrInvalid, io.ErrUnexpectedEOF,
-	errors.ErrUnsupported,
+	errors.ErrUnsupported, ErrUnsupported,
 }
 
 // wireError is an error as it crosses: its text, and everything in it that errors.Is and errors.As
@@ -25,6 +25,7 @@ type wireError struct {
 	Crossing   []int // indices of crossing
 	Param      *wireParam
 	Limit      *LimitError
+	Task       *TaskError
 	Checkpoint *wireCheckpoint
 	Panic      *wirePanic
 	Leak       *LeakError
@@ -87,6 +88,7 @@ func pack(err error) *wireError {
 	}
 	errors.As(err, &w.Leak)
 	errors.As(err, &w.Limit)
+	errors.As(err, &w.Task)
 	if errors.As(err, &late) {
 		w.Late = &wireLate{late.Phase, late.Running, pack(late.Cause)}
 	}
@@ -120,6 +122,9 @@ func (w *wireError) unpack() error {
 	}
 	if w.Limit != nil {
 		e.in = append(e.in, w.Limit)
+	}
+	if w.Task != nil {
+		e.in = append(e.in, w.Task)
 	}
 	if c := w.Checkpoint; c != nil {
 		e.in = append(e.in, &CheckpointError{

@@ -52,6 +52,7 @@ func TestErrorsCross(t *testing.T) {
 			Stack: []string{"f"},
 		}}},
 		&ShutdownTimeoutError{Phase: "a step", Running: time.Second},
+		&TaskError{Verb: "embed", Task: TaskGenerate, Model: "m", Advice: "a"},
 	} {
 		got := across(t, fmt.Errorf("around: %w", want))
 		assert.EqualError(t, got, "around: "+want.Error())
@@ -103,7 +104,7 @@ func TestAllErrorsCross(t *testing.T) {
 	slices.Sort(types)
 	assert.Equal(t, []string{
 		"CheckpointError", "LeakError", "LimitError", "PanicError", "ParamError",
-		"ShutdownTimeoutError",
+		"ShutdownTimeoutError", "TaskError",
 	}, types, "pack and unpack know these")
 	engines := 0
 	for _, known := range crossing {

@@ -44,7 +44,8 @@ type update struct {
 	Handle uint64 // the parent's number for the request
 	Deltas []Delta
 	Over   bool
-	Out    *Output // the whole output, once over; not of a streamed request
+	Out    *Output   // the whole output, once over; not of a streamed request
+	Data   []float32 // of a request that pools
 	Err    *wireError
 }
 
@@ -53,11 +54,13 @@ type (
 		First    uint64 // handle of the first request; the others follow
 		Stream   bool
 		Requests []Request
+		Pooling  []PoolingRequest // in place of Requests
 	}
 	// opened is what a core says when it has loaded.
 	opened struct {
 		Config Config
 		EOS    []int32
+		Info   PoolingInfo
 		Stats  Stats
 		Unused []string // tensors of the checkpoint
 	}

@@ -211,18 +211,25 @@ func (s *coreServer) open(ctx context.Context, cfg Config) (opened, error) {
 	}()
 	cfg = c.config()
 	cfg.Logger = nil
-	return opened{cfg, c.eosTokenIDs(), c.counters(), c.unused}, nil
+	return opened{cfg, c.eosTokenIDs(), c.poolingInfo(), c.counters(), c.unused}, nil
 }
 
 func (s *coreServer) start(ctx context.Context, o startCommand) ([]string, error) {
-	last := o.First + uint64(len(o.Requests))
-	rs, err := s.engine().startFor(ctx, o.Requests, o.Stream, func(i int, r *request) {
+	last := o.First + uint64(len(o.Requests)+len(o.Pooling))
+	each := func(i int, r *request) {
 		handle := o.First + uint64(i)
 		r.sink = func(r *request) { s.update(handle, r) }
 		s.mu.Lock()
 		s.requests[handle] = r
 		s.mu.Unlock()
-	})
+	}
+	var rs []*request
+	var err error
+	if o.Pooling != nil {
+		rs, err = s.engine().poolFor(ctx, o.Pooling, each)
+	} else {
+		rs, err = s.engine().startFor(ctx, o.Requests, o.Stream, each)
+	}
 	if err != nil {
 		s.mu.Lock()
 		for h := o.First; h < last; h++ {
@@ -246,7 +253,7 @@ func (s *coreServer) update(handle uint64, r *request) {
 	case <-r.done:
 		u.Over, u.Err = true, pack(r.err)
 		if !r.stream {
-			u.Out = &r.out
+			u.Out, u.Data = &r.out, r.data
 		}
 	default:
 		if len(u.Deltas) == 0 {

@@ -45,6 +45,14 @@ type Config struct {
 	// heads and intermediate size, and divide or be a multiple of its KV heads.
 	TensorParallel int
 
+	// Task is what the model is for: TaskGenerate, TaskEmbed or TaskClassify; "" is what the
+	// checkpoint says. A model that generates can be opened to embed.
+	Task Task
+	// Pooling is the hidden state that is an embedding: PoolingLast, PoolingMean, PoolingCLS or
+	// PoolingPooler; "" is what the files of sentence-transformers say, else the last of a causal
+	// model and the first of an encoder.
+	Pooling string
+
 	Core Core // where the engine computes: InProcess, or ChildProcess
 
 	Threads             int // CPU device: worker threads, shared out among the devices; 0 is GOMAXPROCS

@@ -91,6 +91,9 @@ func (c *core) parts() map[string]any {
 				parts[fmt.Sprintf("model runner of rank %d (%s)", i, r.Device())] = r
 			}
 		}
+		if p, ok := c.loop.runner.(interface{ Pooler() any }); ok && p.Pooler() != nil {
+			parts["pooler"] = p.Pooler()
+		}
 		if c.offload.tier != nil {
 			parts["kv offload"] = c.offload.tier
 		}

@@ -24,6 +24,11 @@ func (e *Engine) Generate(ctx context.Context, reqs ...Request) ([]Output, error
 	if err != nil {
 		return nil, err
 	}
+	return e.wait(ctx, rs)
+}
+
+// wait returns the outputs of started requests, once they are done.
+func (e *Engine) wait(ctx context.Context, rs []*request) ([]Output, error) {
 	began := time.Now()
 	outs := make([]Output, len(rs))
 	var errs []error

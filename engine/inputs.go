@@ -18,6 +18,11 @@ type inputProcessor struct {
 	vocab int
 	eos   []int32
 	tok   *tokenizer.Tokenizer // nil: none; guarded by the lifecycle's lock
+
+	pooling     PoolingInfo // of a model that pools
+	tokenTypes  int         // 0: the model tells no segments apart
+	padTokenID  int32       // -1: none
+	noTokenizer string      // why a tokenizer.json is not used
 }
 
 func (p *inputProcessor) eosTokenIDs() []int32 { return p.eos }
@@ -29,6 +34,7 @@ type checked struct {
 	params sample.Params
 	rules  rules
 	tok    *tokenizer.Tokenizer
+	pool   *poolRules // of a request that pools
 }
 
 func (p *inputProcessor) checkAll(ctx context.Context, reqs []Request) ([]*checked, error) {
@@ -36,12 +42,7 @@ func (p *inputProcessor) checkAll(ctx context.Context, reqs []Request) ([]*check
 	for i := range reqs {
 		k, err := p.check(ctx, &reqs[i])
 		if err != nil {
-			if id := reqs[i].ID; id != "" {
-				err = fmt.Errorf("request %s: %w", id, err)
-			} else if len(reqs) > 1 {
-				err = fmt.Errorf("request %d of %d: %w", i+1, len(reqs), err)
-			}
-			return nil, err
+			return nil, ofRequest(err, reqs[i].ID, i, len(reqs))
 		}
 		ks[i] = k
 	}
@@ -56,6 +57,9 @@ func (p *inputProcessor) check(ctx context.Context, q *Request) (*checked, error
 	p.life.mu.Unlock()
 	if refused != nil {
 		return nil, refused
+	}
+	if p.cfg.Task != TaskGenerate {
+		return nil, p.cfg.taskError("generate", TaskGenerate)
 	}
 	l := limits{vocab: p.vocab, eos: p.eos, tok: tok, maxLen: p.cfg.MaxModelLen}
 	most := p.cfg.MaxModelLen - 1
@@ -83,7 +87,7 @@ func (p *inputProcessor) check(ctx context.Context, q *Request) (*checked, error
 	if err != nil {
 		return nil, err
 	}
-	return &checked{q, tokens, params, rules, tok}, nil
+	return &checked{req: q, tokens: tokens, params: params, rules: rules, tok: tok}, nil
 }
 
 // encodePrompt turns a prompt into at most a number of tokens.
@@ -106,6 +110,9 @@ func tooBig(tokens string, most int) error {
 func (p *inputProcessor) whyNoTokenizer() string {
 	if p.cfg.SkipTokenizer {
 		return "Config.SkipTokenizer is set"
+	}
+	if p.noTokenizer != "" {
+		return p.noTokenizer
 	}
 	return p.cfg.Model + " has no tokenizer.json"
 }

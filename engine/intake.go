@@ -36,17 +36,22 @@ func (in *intake) startFor(ctx context.Context, reqs []Request, stream bool,
 	if err != nil {
 		return nil, err
 	}
+	return in.take(ks, own, stream, each)
+}
+
+// take counts checked requests and hands them to the loop.
+func (in *intake) take(ks []*checked, own *callClient, stream bool, each func(int, *request)) ([]*request, error) {
 	need := loads{}
 	for _, k := range ks {
 		need.add(clientOf(k.req, own), k.load())
 	}
 	in.life.mu.Lock()
-	err = in.reqs.held.reserve(need)
+	err := in.reqs.held.reserve(need)
 	in.life.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	rs := make([]*request, len(reqs))
+	rs := make([]*request, len(ks))
 	for i, k := range ks {
 		rs[i] = newRequest(k, clientOf(k.req, own), in.cfg.MaxModelLen)
 		rs[i].stream = stream

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,10 @@ type model struct {
 	runner       modelrunner.Runner
 	maxPositions int
 	limits
+	pooling     PoolingInfo // of a model that pools
+	tokenTypes  int         // 0: the model tells no segments apart
+	padTokenID  int32       // -1: none
+	noTokenizer string      // why a tokenizer.json is not used
 }
 
 // loader makes the runner of an engine. It resolves what the configuration leaves to the
@@ -32,6 +37,10 @@ func loadCheckpoint(c *core) (model, error) {
 		return model{}, err
 	}
 	m := model{maxPositions: ckpt.Config.MaxPositions, limits: limits{vocab: ckpt.Config.VocabSize, eos: ckpt.EOS()}}
+	if c.cfg, m.pooling, err = c.cfg.resolveTask(ckpt); err != nil {
+		return model{}, errors.Join(err, ckpt.Close())
+	}
+	m.tokenTypes, m.padTokenID = ckpt.Config.TypeVocab, ckpt.Config.PadTokenID
 	if c.cfg, err = c.cfg.resolveModel(m.maxPositions); err != nil {
 		return model{}, errors.Join(err, ckpt.Close())
 	}
@@ -39,7 +48,10 @@ func loadCheckpoint(c *core) (model, error) {
 		return model{}, errors.Join(err, ckpt.Close())
 	}
 	if path := ckpt.TokenizerPath(); path != "" && !c.cfg.SkipTokenizer {
-		if m.tok, err = tokenizer.Load(path); err != nil {
+		if m.tok, err = tokenizer.Load(path); err != nil && ckpt.Config.Encoder {
+			m.noTokenizer, err = unreadTokenizer(path, err)
+		}
+		if err != nil {
 			return model{}, errors.Join(err, ckpt.Close())
 		}
 	}
@@ -106,6 +118,8 @@ func (c *core) build(ctx context.Context, load loader) (err error) {
 func (c *core) use(m model) {
 	c.loop.runner, c.loop.out.limits = m.runner, m.limits
 	c.vocab, c.eos, c.tok = m.vocab, m.eos, m.tok
+	c.pooling, c.tokenTypes, c.padTokenID, c.noTokenizer = m.pooling, m.tokenTypes, m.padTokenID, m.noTokenizer
+	c.cfg.Task = cmp.Or(c.cfg.Task, TaskGenerate)
 	if g, ok := m.runner.(interface{ Busy() []string }); ok {
 		c.loop.phase.on(g.Busy)
 	}

@@ -109,7 +109,7 @@ func TestConfigIsResolved(t *testing.T) {
 	got := e.Config()
 	got.Logger = nil
 	assert.Equal(t, Config{
-		Model: tinyLlama, Device: "cpu", TensorParallel: 1, Threads: runtime.GOMAXPROCS(0), BlockSize: 16,
+		Model: tinyLlama, Device: "cpu", TensorParallel: 1, Task: TaskGenerate, Threads: runtime.GOMAXPROCS(0), BlockSize: 16,
 		MaxModelLen: 1024, MaxNumSeqs: 64, MaxNumBatchedTokens: 2048,
 		KVCacheBytes: 8 << 20, MaxWaitingSeqs: 32768, MaxWaitingBytes: 256 << 20, StartTimeout: 10 * time.Minute,
 	}, got)

@@ -24,11 +24,18 @@ func (o *outputProcessor) take(p *completion, seq *modelrunner.Seq, res *modelru
 	}
 	first := o.sched.Computed(&p.seq)
 	p.req.addPromptLogprobs(first, res.PromptLogprobs, o.limits.tok)
-	if seq.Sampler == nil {
+	if seq.Sampler == nil && !seq.Pool {
 		return nil
 	}
 	if err := o.faults.pass(FaultOutput, 0); err != nil {
 		return err
+	}
+	if seq.Pool {
+		p.req.pooled(res.Pooled)
+		p.end(FinishStop, "")
+		o.finish(p)
+		o.touch(p.req)
+		return nil
 	}
 	o.counts.OutputTokens++
 	if p.accept(res.Token, res.Logprobs, o.limits) {

@@ -21,6 +21,8 @@ type request struct {
 	rules    rules
 	seqs     []*completion
 	out      Output
+	data     []float32  // what a model that pools made of it
+	pool     *poolRules // nil: it generates
 	err      error
 	live     int          // completions that go on
 	cut      FinishReason // FinishAbort or FinishError when it did not end by itself
@@ -45,6 +47,10 @@ func newRequest(k *checked, client any, maxLen int) *request {
 		done: make(chan struct{}), more: make(chan struct{}, 1),
 	}
 	q.out = Output{Prompt: k.req.Prompt, PromptTokenIDs: slices.Clone(tokens)}
+	if k.pool != nil {
+		q.usePooling(k)
+		return q
+	}
 	for i := range r.n {
 		p := &completion{req: q, index: i}
 		p.seq = scheduler.Seq{

@@ -46,6 +46,9 @@ func (c Config) resolve() (Config, error) {
 	if c.KVCacheBytes < 0 {
 		return c, paramError("KVCacheBytes", c.KVCacheBytes, "≥ 0")
 	}
+	if err := c.checkTask(); err != nil {
+		return c, err
+	}
 	if c.Core != InProcess && c.Core != ChildProcess {
 		return c, paramError("Core", c.Core, "InProcess or ChildProcess")
 	}

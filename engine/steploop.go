@@ -283,6 +283,10 @@ func (l *stepLoop) profile() error {
 	for i := range n {
 		b.Positions[i], b.Slots[i] = int32(i), int32(i)
 	}
+	if l.cfg.Task != TaskGenerate {
+		b.Seqs = []modelrunner.Seq{{Len: n, Context: n, Blocks: []int32{0}, PromptLogprobs: -1, Pool: true}}
+		return l.profilePooling(b)
+	}
 	b.Seqs = []modelrunner.Seq{{
 		Len: n, Context: n, Blocks: []int32{0}, PromptLogprobs: -1,
 		Sampler: &sample.State{Prompt: b.Tokens, Params: sample.Params{

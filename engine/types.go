@@ -36,6 +36,27 @@ type (
 	ParamError = llm.ParamError
 	// LimitError is [llm.LimitError]: more requests than an engine may hold.
 	LimitError = llm.LimitError
+	// Task is [llm.Task]: what an engine does with its model.
+	Task = llm.Task
+	// TaskError is [llm.TaskError]: a call that an engine's task does not allow.
+	TaskError = llm.TaskError
+	// PoolingRequest is [llm.PoolingRequest]: one input of a pooling model.
+	PoolingRequest = llm.PoolingRequest
+	// PoolingParams is [llm.PoolingParams]: how hidden states become a request's numbers.
+	PoolingParams = llm.PoolingParams
+	// PoolingOutput is [llm.PoolingOutput]: what a pooling request returned.
+	PoolingOutput = llm.PoolingOutput
+	// PoolingInfo is [llm.PoolingInfo]: how a pooling model reduces its inputs.
+	PoolingInfo = llm.PoolingInfo
+	// TextPair is [llm.TextPair]: a query and a text that is rated against it.
+	TextPair = llm.TextPair
+)
+
+// The tasks.
+const (
+	TaskGenerate = llm.TaskGenerate
+	TaskEmbed    = llm.TaskEmbed
+	TaskClassify = llm.TaskClassify
 )
 
 // The finish reasons.
@@ -76,4 +97,5 @@ var (
 	ErrNoTokenizer  = llm.ErrNoTokenizer
 	ErrInjected     = llm.ErrInjected
 	ErrKilled       = llm.ErrKilled
+	ErrUnsupported  = llm.ErrUnsupported
 )
