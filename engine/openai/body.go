@@ -98,7 +98,7 @@ func (b *body) fieldTooLarge() error {
 	switch b.field {
 	case "":
 		return invalid("", "invalid_json", "a field's name has more than %d bytes", b.most)
-	case "prompt", "messages":
+	case "prompt", "messages", "input", "text_1", "text_2", "documents", "query":
 		return invalid(b.field, "context_length_exceeded",
 			"it has more than %d bytes, which is more text than the model's context can hold", b.most)
 	}

@@ -96,7 +96,8 @@ func (s *Server) allow(r *http.Request) error {
 			return err
 		}
 	}
-	if (control || strings.HasPrefix(r.URL.Path, "/v1/")) && !s.keyAllowed(r) {
+	guarded := control || poolingPaths[r.URL.Path] || strings.HasPrefix(r.URL.Path, "/v1/")
+	if guarded && !s.keyAllowed(r) {
 		return &apiError{
 			status: http.StatusUnauthorized, kind: "invalid_request_error", code: "invalid_api_key",
 			message: `the Authorization header is not "Bearer" and the server's API key`,

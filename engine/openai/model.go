@@ -13,7 +13,7 @@ func (m *model) encode(ctx context.Context, text string, addSpecial bool) ([]int
 	if m.tok == nil {
 		return nil, engine.ErrNoTokenizer
 	}
-	ids, err := m.tok.EncodeAtMost(ctx, text, addSpecial, m.maxLen-1)
+	ids, err := m.tok.EncodeAtMost(ctx, text, addSpecial, m.longest())
 	if long, ok := errors.AsType[*tokenizer.TooLongError](err); ok {
 		return nil, m.tooLong(long.AtLeast)
 	}
@@ -21,6 +21,10 @@ func (m *model) encode(ctx context.Context, text string, addSpecial bool) ([]int
 }
 
 func (m *model) tooLong(atLeast int) error {
+	if m.pools() {
+		return invalid("", "context_length_exceeded", "the input has at least %d tokens: the model's context has %d",
+			atLeast, m.maxLen)
+	}
 	return invalid("", "context_length_exceeded",
 		"the prompt has at least %d tokens, and at most %d fit before one token of output: the model's context has %d",
 		atLeast, m.maxLen-1, m.maxLen)
@@ -32,5 +36,16 @@ func (m *model) maxText() int {
 	if m.tok == nil {
 		return 0
 	}
-	return m.tok.MaxBytes(m.maxLen - 1)
+	return m.tok.MaxBytes(m.longest())
+}
+
+// pools reports whether the model reduces its inputs to vectors, and generates nothing.
+func (m *model) pools() bool { return m.engine.PoolingInfo().Task != "" }
+
+// longest is the number of tokens of the longest prompt.
+func (m *model) longest() int {
+	if m.pools() {
+		return m.maxLen
+	}
+	return m.maxLen - 1
 }

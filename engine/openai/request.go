@@ -129,7 +129,7 @@ func (s *Server) bounds(m *model) bounds {
 		}
 		ids = int64(m.vocab)*32 + fieldBytes
 		tooMany = func(n int) error {
-			if n < m.maxLen {
+			if n <= m.longest() {
 				return nil
 			}
 			return m.tooLong(n)
@@ -137,11 +137,13 @@ func (s *Server) bounds(m *model) bounds {
 	}
 	return func(field string) bound {
 		switch field {
-		case "prompt":
+		case "prompt", "input", "text_1", "text_2", "documents":
 			return bound{
 				bytes: max(text, -1), items: s.options.MaxPrompts, what: "prompts", option: "MaxPrompts",
 				ids: tooMany,
 			}
+		case "query":
+			return bound{bytes: max(text, -1)}
 		case "messages":
 			if text < 0 {
 				return bound{bytes: -1}

@@ -84,8 +84,9 @@ func New(o Options) *Server {
 		"/reset_prefix_cache":  {http.MethodPost, s.resetPrefixCache},
 	}
 	maps.Copy(s.routes, s.sglangRoutes())
+	maps.Copy(s.routes, s.poolingRoutes())
 	for path, what := range map[string]string{
-		"/v1/embeddings": "embeddings", "/v1/responses": "the responses API", "/v1/moderations": "moderations", "/v1/images/generations": "images",
+		"/v1/responses": "the responses API", "/v1/moderations": "moderations", "/v1/images/generations": "images",
 		"/v1/audio/speech": "audio", "/v1/audio/transcriptions": "audio",
 	} {
 		s.routes[path] = route{http.MethodPost, func(http.ResponseWriter, *http.Request) error {
@@ -103,7 +104,7 @@ func (s *Server) SetModel(e *engine.Engine) (chatError, err error) {
 	m := &model{engine: e, maxLen: cfg.MaxModelLen, vocab: 1 << 18, latencies: newLatencies(cfg.MaxModelLen)}
 	if !cfg.SkipTokenizer {
 		m.tok, err = tokenizer.Load(filepath.Join(cfg.Model, "tokenizer.json"))
-		if err != nil && !isNotExist(err) {
+		if err != nil && !isNotExist(err) && !m.pools() { // an encoder may have one that the engine does not read
 			return nil, err
 		}
 	}
@@ -360,6 +361,8 @@ func asAPIError(err error) *apiError {
 	case errors.As(err, &param):
 		name := fieldName(param.Field)
 		return invalid(name, "invalid_value", "is %v, must be %s", param.Value, param.Bound)
+	case errors.Is(err, engine.ErrUnsupported):
+		return invalid("", "unsupported_task", "%v", err)
 	case errors.Is(err, engine.ErrPromptTooBig):
 		return invalid("", "context_length_exceeded", "%v", err)
 	case errors.Is(err, engine.ErrNoTokenizer):

@@ -311,7 +311,7 @@ func TestRefusals(t *testing.T) {
 		{talk, `{` + user + `, "logprobs": true, "top_logprobs": 21}`, 400, "top_logprobs", "invalid_value"},
 		{talk, `{` + user + `, "max_completion_tokens": 0}`, 400, "max_completion_tokens", "invalid_value"},
 		{talk, `{` + user + `, "chat_template_kwargs": 1}`, 400, "chat_template_kwargs", "invalid_type"},
-		{"/v1/embeddings", `{"input": "a"}`, 501, "", "unsupported_endpoint"},
+		{"/v1/embeddings", `{"input": "a"}`, 400, "", "unsupported_task"},
 		{"/v1/responses", `{"input": "a"}`, 501, "", "unsupported_endpoint"},
 		{"/nowhere", `{}`, 404, "", "not_found"},
 		{"/health", `{}`, 405, "", "method_not_allowed"},
