@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/enginetest/enginetest/internal/backoff"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -161,14 +162,12 @@ func idle(ctx context.Context, e Engine) error {
 	if x, ok := e.(interface{ Err() error }); ok {
 		alive = func() bool { return x.Err() == nil }
 	}
-	for wait := time.Millisecond; alive(); wait = min(2*wait, 50*time.Millisecond) {
+	for looks := backoff.New(time.Millisecond, 50*time.Millisecond); alive(); {
 		now, err := reporter.Activity(ctx)
 		if err != nil || now.Idle() {
 			return err
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if looks.Wait(ctx) != nil {
 			return fmt.Errorf("%d requests run and %d wait %s after the test", now.Running, now.Waiting, resetTimeout)
 		}
 	}

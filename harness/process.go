@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/enginetest/enginetest/internal/backoff"
 	"github.com/enginetest/enginetest/internal/procfs"
 )
 
@@ -49,7 +50,7 @@ func reap(ctx context.Context, engine []process) (string, error) {
 	if len(engine) == 0 {
 		return "the engine named no processes", nil
 	}
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+	for looks := backoff.New(time.Millisecond, 50*time.Millisecond); ; {
 		var alive []process
 		for _, p := range engine {
 			if p.alive() {
@@ -59,9 +60,7 @@ func reap(ctx context.Context, engine []process) (string, error) {
 		if len(alive) == 0 {
 			return fmt.Sprintf("%d process(es) gone", len(engine)), nil
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if looks.Wait(ctx) != nil {
 			return "", killed(alive)
 		}
 	}

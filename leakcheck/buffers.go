@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/enginetest/enginetest/internal/backoff"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -15,18 +16,14 @@ import (
 // Any allocator can be checked that lists its live buffers as [ledger.Holding]s.
 func Freed(ctx context.Context, rep ledger.Reporter, opts ...Option) error {
 	cfg := configure(opts)
-	start, wait := time.Now(), 100*time.Microsecond
+	start, looks := time.Now(), backoff.New(100*time.Microsecond, 50*time.Millisecond)
 	for {
 		left := rep.Holdings()
 		err := newError(byOwner(left), cfg.allow)
 		if err == nil || time.Since(start) >= cfg.patience || ctx.Err() != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
-		wait = min(2*wait, 50*time.Millisecond)
+		_ = looks.Wait(ctx) // the context is looked at above
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/backoff"
 )
 
 // Gone waits until no goroutine of the scope is left (but the caller), and returns nil; otherwise a
@@ -30,7 +32,7 @@ const fewest = 3
 
 // wait waits until no goroutine of the scope runs, the patience is spent, or the context ends.
 func (s *Scope) wait(ctx context.Context) (gone bool, waited time.Duration) {
-	start, pause := time.Now(), 50*time.Microsecond
+	start, looks := time.Now(), backoff.New(50*time.Microsecond, 20*time.Millisecond)
 	collected, next := 0, 10*time.Millisecond
 	s.kin.look()
 	for s.running() > 0 && !s.accepted() || len(s.kin.left(s)) > 0 {
@@ -44,11 +46,7 @@ func (s *Scope) wait(ctx context.Context) (gone bool, waited time.Duration) {
 			collected, next = collected+1, 5*next
 			continue
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, 20*time.Millisecond)
+		_ = looks.Wait(ctx) // the context is looked at above
 	}
 	return true, time.Since(start)
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/backoff"
 )
 
 // ErrNoHost is returned where the system does not tell what a process holds (everywhere but on
@@ -81,7 +83,7 @@ func newDescriptors(before *HostState) map[string]int {
 // of it belongs to the whole process: tests that run in parallel see each other's.
 func (h *HostState) Restored(ctx context.Context, opts ...Option) error {
 	cfg := configure(opts)
-	start, wait := time.Now(), time.Millisecond
+	start, looks := time.Now(), backoff.New(time.Millisecond, 50*time.Millisecond)
 	for {
 		now, err := snapshot(h.dirs)
 		if err != nil {
@@ -91,11 +93,7 @@ func (h *HostState) Restored(ctx context.Context, opts ...Option) error {
 		if left == nil || time.Since(start) >= cfg.patience || ctx.Err() != nil {
 			return left
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
-		wait = min(2*wait, 50*time.Millisecond)
+		_ = looks.Wait(ctx) // the context is looked at above
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"unsafe"
 	"weak"
 
+	"github.com/enginetest/enginetest/internal/backoff"
 	"github.com/enginetest/enginetest/leakcheck/internal/retain"
 	"github.com/enginetest/enginetest/ledger"
 )
@@ -169,7 +170,8 @@ func Released(ctx context.Context, refs ...*Ref) error {
 //
 // When an eighth of the patience is spent, it starts to prepare the explanation; stop ends that.
 func collect(ctx context.Context, refs []*Ref, cfg config) (left []*Ref, gcs int, stop func()) {
-	start, wait, patience := time.Now(), time.Millisecond, cfg.patience
+	start, patience := time.Now(), cfg.patience
+	looks := backoff.New(time.Millisecond, 200*time.Millisecond)
 	stop = func() {}
 	preparing := cfg.noPaths
 	left = unfreed(slices.Clone(refs))
@@ -193,11 +195,7 @@ func collect(ctx context.Context, refs []*Ref, cfg config) (left []*Ref, gcs int
 		if !preparing && idle >= 3 && time.Since(start) >= patience/8 {
 			preparing, stop = true, retain.Prepare()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(min(wait, max(0, patience-time.Since(start)))):
-		}
-		wait = min(2*wait, 200*time.Millisecond)
+		_ = looks.WaitAtMost(ctx, patience-time.Since(start)) // the context is looked at above
 	}
 	return left, gcs, stop
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/backoff"
 )
 
 // Attached opens a server that runs elsewhere; see [Attach].
@@ -129,7 +131,7 @@ func (s *Server) idle(ctx context.Context) (string, error) {
 	asking.client.base = s.url
 	defer asking.client.close(ErrStopped)
 	grown := ""
-	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+	for looks := backoff.New(time.Millisecond, 100*time.Millisecond); ; {
 		now, err := asking.Stats(ctx)
 		if err == nil {
 			if grown = growth(*s.before, now); grown == "" {
@@ -139,10 +141,9 @@ func (s *Server) idle(ctx context.Context) (string, error) {
 		} else if grown == "" || ctx.Err() == nil {
 			return "", err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return "", fmt.Errorf("the server is not back to what it was before this test: %s; another client's requests look the same (%w)", grown, context.Cause(ctx))
+		if cause := looks.Wait(ctx); cause != nil {
+			return "", fmt.Errorf("the server is not back to what it was before this test: %s; "+
+				"another client's requests look the same (%w)", grown, cause)
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/backoff"
 )
 
 // client sends the requests of one server. It knows which of them are in flight, and can end them.
@@ -223,7 +225,7 @@ func (c *client) close(cause error) int {
 func (c *client) wait(ctx context.Context, d time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), d, fmt.Errorf("waited %s", d))
 	defer cancel()
-	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
+	for looks := backoff.New(100*time.Microsecond, 10*time.Millisecond); ; {
 		c.mu.Lock()
 		n := c.inFlight
 		c.mu.Unlock()
@@ -231,10 +233,9 @@ func (c *client) wait(ctx context.Context, d time.Duration) error {
 			c.http.CloseIdleConnections()
 			return nil
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return fmt.Errorf("%d requests of this test have not returned: %w; a stream that is not read to its end is one", n, context.Cause(ctx))
+		if cause := looks.Wait(ctx); cause != nil {
+			return fmt.Errorf("%d requests of this test have not returned: %w; a stream that is not read to its end is one",
+				n, cause)
 		}
 	}
 }

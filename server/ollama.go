@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/enginetest/enginetest/internal/backoff"
 	"github.com/enginetest/enginetest/llm"
 )
 
@@ -190,15 +191,13 @@ func ollamaUnload(ctx context.Context, s *Server) error {
 	if err := s.client.post(ctx, "/api/generate", map[string]any{"model": s.model, "keep_alive": 0}, nil); err != nil {
 		return err
 	}
-	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+	for looks := backoff.New(time.Millisecond, 50*time.Millisecond); ; {
 		left, err := s.stillLoaded(ctx)
 		if err != nil || left == "" {
 			return err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return fmt.Errorf("server: %s: after an unload %s: %w", s.cfg.name, left, context.Cause(ctx))
+		if cause := looks.Wait(ctx); cause != nil {
+			return fmt.Errorf("server: %s: after an unload %s: %w", s.cfg.name, left, cause)
 		}
 	}
 }

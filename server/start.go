@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/enginetest/enginetest/internal/backoff"
 )
 
 // maxStarts bounds the starts for ports that other programs took in between.
@@ -95,7 +97,8 @@ func (s *Server) awaitReady(ctx context.Context) error {
 func (s *Server) await(ctx context.Context, c check) error {
 	p := s.proc
 	var last error
-	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+	looks := backoff.New(2*time.Millisecond, 100*time.Millisecond)
+	for {
 		if exit := p.exitError(false); exit != nil { // before the answer counts: it may be another program's
 			return exit
 		}
@@ -109,11 +112,9 @@ func (s *Server) await(ctx context.Context, c check) error {
 		case <-ctx.Done():
 			return s.notReady(c, last, context.Cause(ctx))
 		case <-more: // it has printed something: perhaps that it is ready
-			if pause > 10*time.Millisecond {
-				pause = 10 * time.Millisecond
-			}
-			s.rest(ctx, pause)
-		case <-time.After(pause):
+			looks.Shorten(10 * time.Millisecond)
+			s.rest(ctx, looks.Next())
+		case <-time.After(looks.Next()):
 		}
 		if silent := p.log.Silent(); s.cfg.stall > 0 && silent > s.cfg.stall {
 			return s.notReady(c, last, fmt.Errorf("nothing printed for %s; server.StallTimeout is %s", round(silent),

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/enginetest/enginetest/internal/backoff"
 )
 
 // envSupervisor tells a process that it is a supervisor: "inode:pid" of its socket and its parent.
@@ -207,8 +209,8 @@ func (s *supervisor) signalAll(sig syscall.Signal) {
 // killAll kills until none is left, which is the end of this process. One in an uninterruptible
 // system call makes it wait.
 func (s *supervisor) killAll() {
-	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
+	for looks := backoff.New(200*time.Microsecond, 20*time.Millisecond); ; {
 		s.signalAll(syscall.SIGKILL)
-		time.Sleep(pause)
+		time.Sleep(looks.Next())
 	}
 }
