@@ -1,11 +1,9 @@
 package leakcheck
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -61,7 +59,7 @@ func (h *HostState) tree(dir string) {
 // segments lists the System V shared memory that one of the processes made: it stays until someone
 // removes it.
 func (h *HostState) segments(pids []int) {
-	rows := procTable("/proc/sysvipc/shm") // key shmid perms size cpid lpid nattch …
+	rows := procfs.Table("/proc/sysvipc/shm") // key shmid perms size cpid lpid nattch …
 	for _, f := range rows {
 		if len(f) < 7 {
 			continue
@@ -194,65 +192,10 @@ const edgeTriggered = 1 << 31
 // readSockets maps inodes to "tcp 127.0.0.1:8080 listening", "unix /run/x.sock".
 func readSockets() map[string]string {
 	out := map[string]string{}
-	for _, proto := range []string{"tcp", "tcp6", "udp", "udp6"} {
-		for _, f := range procTable("/proc/self/net/" + proto) {
-			if len(f) < 10 {
-				continue
-			}
-			local, remote := address(f[1]), address(f[2])
-			switch s := strings.TrimSuffix(proto, "6") + " " + local; {
-			case f[3] == "0A":
-				out[f[9]] = s + " listening"
-			case remote != "" && !strings.HasSuffix(remote, ":0"):
-				out[f[9]] = s + " connected to " + remote
-			default:
-				out[f[9]] = s
-			}
-		}
-	}
-	for _, f := range procTable("/proc/self/net/unix") {
-		if len(f) < 7 {
-			continue
-		}
-		s := "unix"
-		if len(f) > 7 {
-			s += " " + f[7]
-		}
-		if f[3] == "00010000" {
-			s += " listening"
-		}
-		out[f[6]] = s
+	for _, s := range procfs.Sockets(os.Getpid()) {
+		out[s.Inode] = s.String()
 	}
 	return out
-}
-
-func procTable(path string) (rows [][]string) {
-	text, _ := os.ReadFile(path)
-	for i, l := range strings.Split(string(text), "\n") {
-		if i > 0 {
-			rows = append(rows, strings.Fields(l))
-		}
-	}
-	return rows
-}
-
-// address reads the kernel's "0100007F:1F90": words of four bytes in the machine's order, the port
-// in hexadecimal.
-func address(s string) string {
-	host, port, _ := strings.Cut(s, ":")
-	b, err := hex.DecodeString(host)
-	if err != nil {
-		return ""
-	}
-	for i := 0; i+4 <= len(b); i += 4 {
-		slices.Reverse(b[i : i+4])
-	}
-	ip, ok := netip.AddrFromSlice(b)
-	p, err := strconv.ParseUint(port, 16, 16)
-	if !ok || err != nil {
-		return ""
-	}
-	return netip.AddrPortFrom(ip.Unmap(), uint16(p)).String()
 }
 
 // mappings counts the mapped files, devices and shared memory; anonymous memory is Growth's matter.

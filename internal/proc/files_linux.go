@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/enginetest/enginetest/internal/procfs"
 )
 
 // Inode identifies the open file behind a descriptor: the same number in another process is the
@@ -22,8 +24,8 @@ func Inode(fd int) uint64 {
 // InUse reports whether a living process has the file mapped or open, or is bound to it as a
 // socket.
 func InUse(path string) bool {
-	for _, f := range rows("/proc/self/net/unix") {
-		if len(f) > 7 && f[7] == path {
+	for _, s := range procfs.Sockets(os.Getpid()) {
+		if s.Path == path {
 			return true
 		}
 	}
