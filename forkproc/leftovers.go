@@ -1,7 +1,6 @@
 package forkproc
 
 import (
-	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -88,14 +87,4 @@ func (c *child) overlapping() []string {
 	running.Lock()
 	defer running.Unlock()
 	return sorted(c.others)
-}
-
-func bytesText(n int64) string {
-	switch {
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	case n >= 10<<10:
-		return fmt.Sprintf("%d KiB", n>>10)
-	}
-	return fmt.Sprintf("%d bytes", n)
 }

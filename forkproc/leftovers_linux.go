@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/enginetest/enginetest/internal/proc"
+	"github.com/enginetest/enginetest/ledger"
 )
 
 // A snapshot is what was there before the child: the names of shared memory of both kinds, and when
@@ -96,7 +97,7 @@ func (c *child) newFiles(before snapshot) []leftover {
 		kind, text := LeftoverSocket, fmt.Sprintf("socket %s; to remove it: rm %s", path, path)
 		if strings.HasPrefix(path, "/dev/shm/") {
 			kind, text = LeftoverSharedMemory, fmt.Sprintf("shared memory %s (%s); to remove it: rm -r %s", path,
-				bytesText(st.Size), path)
+				ledger.FormatBytes(st.Size), path)
 		}
 		found = append(found, leftover{Leftover: Leftover{Kind: kind, Name: path, Text: text}})
 	}
@@ -107,7 +108,7 @@ func (c *child) newFiles(before snapshot) []leftover {
 			continue
 		}
 		text := fmt.Sprintf("System V shared memory %d (%s, made by pid %d, attached %d times); to remove it: ipcrm -m %d",
-			seg.id, bytesText(seg.size), seg.maker, seg.attached, seg.id)
+			seg.id, ledger.FormatBytes(seg.size), seg.maker, seg.attached, seg.id)
 		found = append(found, leftover{Leftover: Leftover{Kind: LeftoverSharedMemory, Name: seg.name(), Text: text}})
 	}
 	return found
@@ -165,9 +166,9 @@ func (c *child) tempFiles() []leftover {
 			}
 			return nil
 		})
-		text := fmt.Sprintf("temporary file %s (%s), removed now", e.Name(), bytesText(size))
+		text := fmt.Sprintf("temporary file %s (%s), removed now", e.Name(), ledger.FormatBytes(size))
 		if e.IsDir() {
-			text = fmt.Sprintf("temporary folder %s (%d files, %s), removed now", e.Name(), files, bytesText(size))
+			text = fmt.Sprintf("temporary folder %s (%d files, %s), removed now", e.Name(), files, ledger.FormatBytes(size))
 		}
 		found = append(found, leftover{Leftover: Leftover{Kind: LeftoverTempFile, Name: e.Name(), Text: text}})
 	}

@@ -55,11 +55,11 @@ func TestLeftovers(t *testing.T) {
 		{"server", startServer, `process \d+ \(.*\), re-parented, listening on tcp 127.0.0.1:\d+, killed now`, "*"},
 		{"shared memory", func(t *testing.T) {
 			require.NoError(t, os.WriteFile(shm, make([]byte, 4096), 0o600))
-		}, `shared memory ` + shm + ` \(4096 bytes\); to remove it: rm -r ` + shm, "/dev/shm/forkproc-test-*"},
+		}, `shared memory ` + shm + ` \(4.0 KiB\); to remove it: rm -r ` + shm, "/dev/shm/forkproc-test-*"},
 		{"System V shared memory", func(t *testing.T) {
 			_, err := unix.SysvShmGet(unix.IPC_PRIVATE, 8192, unix.IPC_CREAT|0o600)
 			require.NoError(t, err)
-		}, `System V shared memory \d+ \(8192 bytes, made by pid \d+, attached 0 times\); to remove it: ipcrm -m \d+`, "shm *"},
+		}, `System V shared memory \d+ \(8.0 KiB, made by pid \d+, attached 0 times\); to remove it: ipcrm -m \d+`, "shm *"},
 		{"socket", func(t *testing.T) {
 			l, err := net.Listen("unix", sock)
 			require.NoError(t, err)
@@ -69,12 +69,12 @@ func TestLeftovers(t *testing.T) {
 			f, err := os.CreateTemp("", "model-*.bin")
 			require.NoError(t, err)
 			_, _ = f.WriteString("weights")
-		}, `temporary file model-\d+.bin \(7 bytes\), removed now`, "model-*.bin"},
+		}, `temporary file model-\d+.bin \(7 B\), removed now`, "model-*.bin"},
 		{"temporary folder", func(t *testing.T) {
 			dir, err := os.MkdirTemp("", "cache")
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "x"), make([]byte, 20<<10), 0o600))
-		}, `temporary folder cache\d+ \(1 files, 20 KiB\), removed now`, "cache*"},
+		}, `temporary folder cache\d+ \(1 files, 20.0 KiB\), removed now`, "cache*"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if strings.HasPrefix(row.name, "System V") {

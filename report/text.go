@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/enginetest/enginetest/ledger"
 	"github.com/enginetest/enginetest/verdict"
 )
 
@@ -197,16 +198,4 @@ func classes(c Counts) string {
 	return strings.Join(list, ", ")
 }
 
-// size formats bytes: "8.1 GiB".
-func size(n int64) string {
-	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
-	f, u := float64(n), 0
-	for f >= 1024 && u < len(units)-1 {
-		f /= 1024
-		u++
-	}
-	if u == 0 {
-		return fmt.Sprintf("%d bytes", n)
-	}
-	return fmt.Sprintf("%.1f %s", f, units[u])
-}
+func size(n int64) string { return ledger.FormatBytes(n) }
