@@ -70,7 +70,7 @@ func openChild(ctx context.Context, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, cfg.StartTimeout, errStartTimeout(cfg.StartTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.StartTimeout, startTimeoutError{cfg.StartTimeout})
 	defer cancel()
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("opening %s: %w", cfg.Model, context.Cause(ctx))
@@ -94,7 +94,7 @@ func openChild(ctx context.Context, cfg Config) (*Engine, error) {
 		if end, _ := ctx.Deadline(); !time.Now().Before(end) {
 			<-ctx.Done() // the core's clock was first
 		}
-		if cause := context.Cause(ctx); cause != nil && !strings.Contains(err.Error(), cause.Error()) {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = errors.Join(fmt.Errorf("opening %s: %w", cfg.Model, cause), err)
 		}
 		return nil, errors.Join(err, c.giveUp(grace))

@@ -30,6 +30,7 @@ type wireError struct {
 	Panic      *wirePanic
 	Leak       *LeakError
 	Late       *wireLate
+	Start      time.Duration // of a startTimeoutError
 	Errno      *uintptr
 }
 
@@ -92,6 +93,9 @@ func pack(err error) *wireError {
 	if errors.As(err, &late) {
 		w.Late = &wireLate{late.Phase, late.Running, pack(late.Cause)}
 	}
+	if start, ok := errors.AsType[startTimeoutError](err); ok {
+		w.Start = start.limit
+	}
 	if errors.As(err, &errno) {
 		n := uintptr(errno)
 		w.Errno = &n
@@ -140,6 +144,9 @@ func (w *wireError) unpack() error {
 	}
 	if l := w.Late; l != nil {
 		e.in = append(e.in, &ShutdownTimeoutError{Phase: l.Phase, Running: l.Running, Cause: l.Cause.unpack()})
+	}
+	if w.Start != 0 {
+		e.in = append(e.in, startTimeoutError{w.Start})
 	}
 	if w.Errno != nil {
 		e.in = append(e.in, syscall.Errno(*w.Errno))

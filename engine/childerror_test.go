@@ -53,6 +53,7 @@ func TestErrorsCross(t *testing.T) {
 		}}},
 		&ShutdownTimeoutError{Phase: "a step", Running: time.Second},
 		&TaskError{Verb: "embed", Task: TaskGenerate, Model: "m", Advice: "a"},
+		startTimeoutError{time.Minute},
 	} {
 		got := across(t, fmt.Errorf("around: %w", want))
 		assert.EqualError(t, got, "around: "+want.Error())

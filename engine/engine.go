@@ -69,7 +69,7 @@ func open(ctx context.Context, cfg Config, load loader) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, cfg.StartTimeout, errStartTimeout(cfg.StartTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.StartTimeout, startTimeoutError{cfg.StartTimeout})
 	defer cancel()
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("opening %s: %w", cfg.Model, context.Cause(ctx))
@@ -104,10 +104,14 @@ func newEngine(b backend, entry *engines.Handle) *Engine {
 	return e
 }
 
-// errStartTimeout is why Open gave up when its own limit came first.
-func errStartTimeout(limit time.Duration) error {
-	return fmt.Errorf("the engine has not started within Config.StartTimeout (%s): %w", limit, context.DeadlineExceeded)
+// startTimeoutError is why Open gave up when its own limit came first.
+type startTimeoutError struct{ limit time.Duration }
+
+func (e startTimeoutError) Error() string {
+	return fmt.Sprintf("the engine has not started within Config.StartTimeout (%s): %s", e.limit, context.DeadlineExceeded)
 }
+
+func (startTimeoutError) Unwrap() error { return context.DeadlineExceeded }
 
 // Config is what Open was given, with every default filled in.
 func (e *Engine) Config() Config { return e.b.config() }

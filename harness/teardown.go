@@ -12,19 +12,19 @@ import (
 )
 
 // check is one step of a teardown: it says in a few words what it saw, and returns what is left as
-// an error, or errSkipped with the reason.
+// an error, or a skippedError with the reason.
 type check struct {
 	name   string
 	budget time.Duration // at most, when the teardown timeout leaves room for all
 	run    func(context.Context) (detail string, err error)
 }
 
-// errSkipped marks a check that could not be made.
-var errSkipped = errors.New("not checked")
+// skippedError marks a check that could not be made.
+type skippedError struct{ reason string }
 
-func skipped(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", errSkipped, fmt.Sprintf(format, args...))
-}
+func (e *skippedError) Error() string { return "not checked: " + e.reason }
+
+func skipped(format string, args ...any) error { return &skippedError{fmt.Sprintf(format, args...)} }
 
 // teardown shuts the engine down and proves it gone, step by step; every step runs even when an
 // earlier one failed. Whatever holds the engine here is dropped before the references are checked.
@@ -77,8 +77,8 @@ func (c check) do(ctx context.Context, budget time.Duration) Step {
 		s.Detail, s.Err = c.run(ctx)
 	}()
 	s.Took = time.Since(start)
-	if errors.Is(s.Err, errSkipped) {
-		s.Skipped, s.Err = strings.TrimPrefix(s.Err.Error(), errSkipped.Error()+": "), nil
+	if skip, ok := errors.AsType[*skippedError](s.Err); ok {
+		s.Skipped, s.Err = skip.reason, nil
 	}
 	return s
 }
