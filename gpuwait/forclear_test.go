@@ -27,6 +27,13 @@ func TestMain(m *testing.M) {
 		leaseHolder(mode)
 		return
 	}
+	if role := os.Getenv("GPUWAIT_SCHEDULE"); role != "" {
+		if err := scheduleProcess(role); err != nil {
+			fmt.Fprintln(os.Stderr, "scheduleProcess:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv("GPUWAIT_CUDA_GIB") != "" {
 		runtime.LockOSThread() // a CUDA context belongs to a thread
 		if err := cudaHold(); err != nil {

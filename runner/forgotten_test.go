@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func onStub(t *testing.T, test string) (string, error) {
 	return string(out), err
 }
 
-func onlyOnStub(t *testing.T) {
+func onlyInChild(t *testing.T) {
 	t.Helper()
 	if os.Getenv("RUNNER_CHILD") == "" {
 		t.Skip("run by another test, in a process of its own")
@@ -85,7 +86,7 @@ func TestTheDriversDescriptorsAreItsOwn(t *testing.T) {
 }
 
 func TestChildCleanOnCUDA(t *testing.T) {
-	onlyOnStub(t)
+	onlyInChild(t)
 	r := runner.New(t, onGPU, runner.DeviceSource(newBoard(t)))
 	report := r.Stop()
 	require.NoError(t, report.Err())
@@ -103,8 +104,13 @@ func TestPlantedDescriptorsAreFoundBesideTheDrivers(t *testing.T) {
 }
 
 func TestChildPlantedOnCUDA(t *testing.T) {
-	onlyOnStub(t)
+	onlyInChild(t)
 	runner.New(t, onGPU, runner.DeviceSource(newBoard(t)), runner.TeardownTimeout(2*time.Second))
+	plant(t)
+}
+
+func plant(t *testing.T) {
+	t.Helper()
 	require.NoError(t, unix.Pipe(make([]int, 2)))
 	_, err := unix.Eventfd(0, 0)
 	require.NoError(t, err)
@@ -123,7 +129,7 @@ func TestForgottenEngineIsNamed(t *testing.T) {
 }
 
 func TestChildForgotten(t *testing.T) {
-	onlyOnStub(t)
+	onlyInChild(t)
 	runner.New(t, onGPU, runner.DeviceSource(newBoard(t)), runner.TeardownTimeout(4*time.Second))
 	cfg := onGPU
 	cfg.KVCacheBytes = 512 << 20
@@ -148,7 +154,7 @@ func TestTracesOfAForgottenEngine(t *testing.T) {
 }
 
 func forget(t *testing.T, core engine.Core) {
-	onlyOnStub(t)
+	onlyInChild(t)
 	cfg := runner.Config{Model: fixtures.Bundled(), Device: "cpu", Core: core}
 	runner.New(t, cfg, runner.TeardownTimeout(2*time.Second))
 	_, err := engine.Open(context.Background(), cfg)
@@ -157,3 +163,84 @@ func forget(t *testing.T, core engine.Core) {
 
 func TestChildForgottenOnCPU(t *testing.T) { forget(t, engine.InProcess) }
 func TestChildForgottenCore(t *testing.T)  { forget(t, engine.ChildProcess) }
+
+// onRealGPU runs one test of this binary in a process of its own, without the stand-in.
+func onRealGPU(t *testing.T, test string) (string, error) {
+	t.Helper()
+	if _, err := os.Stat("/dev/nvidiactl"); err != nil {
+		t.Skip("no NVIDIA GPU: ", err)
+	}
+	c := exec.Command(os.Args[0], "-test.run", "^"+test+"$", "-test.v=test2json", "-test.count=1")
+	c.Env = append(os.Environ(), "RUNNER_CHILD=1")
+	out, err := c.CombinedOutput()
+	t.Logf("%s", out)
+	return string(out), err
+}
+
+// Clean lives on a GPU pass, the first of a process and those after it, in this process and with a
+// core of their own.
+func TestCleanLivesOnRealGPU(t *testing.T) {
+	out, err := onRealGPU(t, "TestChildCleanOnRealGPU")
+	require.NoError(t, err)
+	assert.NotContains(t, out, "device memory -", "it was checked")
+}
+
+func TestChildCleanOnRealGPU(t *testing.T) {
+	onlyInChild(t)
+	for _, core := range []engine.Core{engine.InProcess, engine.ChildProcess} {
+		for range 10 {
+			cfg := onGPU
+			cfg.Core = core
+			r := runner.New(t, cfg)
+			require.Equal(t, "5", r.GenerateGreedy("2+3=", 8).Text)
+			report := r.Stop()
+			require.NoError(t, report.Err())
+			t.Log(report)
+		}
+	}
+}
+
+// What the engine itself opens is found there too, and an engine that was forgotten is named.
+func TestLeaksOnRealGPU(t *testing.T) {
+	out, err := onRealGPU(t, "TestChildPlantedOnRealGPU")
+	require.Error(t, err)
+	for _, want := range []string{"is open: pipe:", "is open: anon_inode:[eventfd]", "is open: anon_inode:[eventpoll]"} {
+		assert.Equal(t, map[bool]int{true: 2, false: 1}[want == "is open: pipe:"], strings.Count(messages(out), want), want)
+	}
+	assert.NotContains(t, messages(out), "of the CUDA driver", "those are accepted")
+	out, err = onRealGPU(t, "TestChildForgottenOnRealGPU")
+	require.Error(t, err)
+	assert.Regexp(t, `: \d+\.\d MiB: engine opened at forgotten_test.go:\d+, never shut down`, out)
+	assert.Contains(t, out, "the rest is what the driver took for it")
+	out, err = onRealGPU(t, "TestChildForgottenCoreOnRealGPU")
+	require.Error(t, err)
+	assert.Regexp(t, `: \d+\.\d [MG]iB: engine opened at forgotten_test.go:\d+, never shut down`, out)
+}
+
+// messages is the output without the attached reports, which say all of it again.
+func messages(out string) (s string) {
+	for line := range strings.Lines(out) {
+		if !strings.Contains(line, "enginetest-") && !strings.Contains(line, "ATTR") {
+			s += line
+		}
+	}
+	return s
+}
+
+func TestChildPlantedOnRealGPU(t *testing.T) {
+	onlyInChild(t)
+	runner.New(t, onGPU, runner.TeardownTimeout(10*time.Second))
+	plant(t)
+}
+
+func TestChildForgottenOnRealGPU(t *testing.T)     { forgetOnGPU(t, engine.InProcess) }
+func TestChildForgottenCoreOnRealGPU(t *testing.T) { forgetOnGPU(t, engine.ChildProcess) }
+
+func forgetOnGPU(t *testing.T, core engine.Core) {
+	onlyInChild(t)
+	runner.New(t, onGPU, runner.TeardownTimeout(10*time.Second))
+	cfg := onGPU
+	cfg.KVCacheBytes, cfg.Core = 512<<20, core
+	_, err := engine.Open(context.Background(), cfg)
+	require.NoError(t, err)
+}
