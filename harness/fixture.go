@@ -99,23 +99,6 @@ func isNil(v reflect.Value) bool {
 	return false
 }
 
-func (f *Fixture) start(ctx context.Context, open func(context.Context) (Engine, error)) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, f.opts.start,
-		fmt.Errorf("start timeout of %s reached; %s.StartTimeout sets it", f.opts.start, f.opts.pkg))
-	defer cancel()
-	defer func() {
-		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
-			err = fmt.Errorf("%w (%w)", err, cause)
-		}
-	}()
-	defer recovered("open", &err)
-	f.scope.Do(func() { f.engine, err = open(ctx) })
-	if f.engine != nil {
-		f.watch(f.engine)
-	}
-	return err
-}
-
 // watch remembers what must be gone in the end: the engine and its parts, held weakly, and its
 // processes.
 func (f *Fixture) watch(e Engine) {
@@ -191,9 +174,15 @@ func (f *Fixture) take() Engine {
 
 // recovered turns a panic of an engine's method into an error with its stack.
 func recovered(what string, err *error) {
-	if v := recover(); v != nil {
-		*err = errors.Join(*err, fmt.Errorf("%s %w: %v\n%s", what, errPanicked, v, debug.Stack()))
+	v := recover()
+	if v == nil {
+		return
 	}
+	stack := debug.Stack()
+	if p, ok := v.(*Panic); ok { // of a goroutine of its own
+		v, stack = p.Value, p.Stack
+	}
+	*err = errors.Join(*err, fmt.Errorf("%s %w: %v\n%s", what, errPanicked, v, stack))
 }
 
 // live counts the fixtures of this process, for checks of what belongs to the whole process: with

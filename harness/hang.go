@@ -34,10 +34,10 @@ func (h *hang) String() string {
 	return fmt.Sprintf("it waits for %s in %s [%s]", h.on, h.in, h.state)
 }
 
-// of is the error of a method of e that was called with ctx.
-func (h *hang) of(ctx context.Context, e any) error {
-	return fmt.Errorf("%T has not returned %s after its context ended (%w): %v\n%s", e, hangGrace, context.Cause(ctx),
-		h, h.stack)
+// of is the error of a call with ctx: of open, or of a method of an engine's type.
+func (h *hang) of(ctx context.Context, what string) error {
+	return fmt.Errorf("%s has not returned %s after its context ended (%w): %v\n%s", what, hangGrace,
+		context.Cause(ctx), h, h.stack)
 }
 
 // within calls f in a goroutine of its own, and leaves it behind when it has not returned a second

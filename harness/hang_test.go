@@ -108,3 +108,31 @@ func TestAPanicOfTheEngineReachesTheTest(t *testing.T) {
 		r.GenerateGreedy("panic now", 1)
 	})
 }
+
+// A start that hangs ends with its message before the test's own deadline, and an engine that comes
+// too late is shut down.
+func TestAStartThatHangsEndsBeforeTheTest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for seconds")
+	}
+	free, down := make(chan struct{}), make(chan struct{})
+	failures := faketb.Run(func(ft *faketb.T) {
+		open := func(ctx context.Context) (*toy, error) {
+			<-free
+			e, err := openToy(ctx)
+			e.onClose = func(context.Context) error { close(down); return nil }
+			return e, err
+		}
+		harness.Start(ending{ft, time.Now().Add(3 * time.Second)}, open, append(noGPU, harness.StartTimeout(time.Hour))...)
+	})
+	require.Len(t, failures, 1)
+	assert.Contains(t, failures[0], "TestPlanted did not start: open has not returned 1s after its context ended "+
+		"(the test's own deadline is near (go test -timeout)): it is in harness_test.TestAStartThatHangs")
+	assert.Contains(t, failures[0], "and what was started of it is still there", "the teardown says what is left")
+	close(free)
+	select {
+	case <-down:
+	case <-time.After(time.Minute):
+		t.Fatal("the late engine was not shut down")
+	}
+}

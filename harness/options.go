@@ -24,6 +24,7 @@ type options struct {
 	dirs     []string     // that the host check looks at
 	noHost   string       // why the host is not checked
 	say      func(string) // told how a long wait goes
+	startBy  time.Time    // so that a teardown can follow; zero: no limit
 	end      time.Time    // before the test's own deadline; zero: none
 	exited   func(Report) // told what is left when open does not return
 }

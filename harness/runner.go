@@ -73,7 +73,7 @@ func newRunner(t TB, opts []Option) *Runner {
 	r := &Runner{t: t, pkg: packageName(opts), repro: reproduce(t.Name()), streams: new(sync.Map)}
 	r.ctx, r.cancel = context.WithCancel(context.Background()) // t.Context() is cancelled before cleanups run
 	if left, ok := timeLeft(t); ok {
-		r.until = time.Now().Add(left - min(left/2, verbReserve))
+		r.until = time.Now().Add(forVerbs(left))
 	}
 	return r
 }
@@ -126,6 +126,9 @@ func (r *Runner) stopped() error {
 // verbReserve is what verbs leave of the test's time, at most, to the teardown.
 const verbReserve = 30 * time.Second
 
+// forVerbs is the part of a test's time that its engine's start and its verbs may use.
+func forVerbs(left time.Duration) time.Duration { return left - min(left/2, verbReserve) }
+
 // timeLeft is how long a test has before its own deadline, without what it needs for its own end: a
 // tenth, at most five seconds. ok is false when it has no deadline.
 func timeLeft(t TB) (left time.Duration, ok bool) {
@@ -148,7 +151,7 @@ func timeLeft(t TB) (left time.Duration, ok bool) {
 func untilDeadline(t TB) Option {
 	return func(o *options) {
 		if left, ok := timeLeft(t); ok {
-			o.start, o.teardown = min(o.start, left), min(o.teardown, left/2)
+			o.teardown, o.startBy = min(o.teardown, left/2), time.Now().Add(forVerbs(left))
 			o.end = time.Now().Add(left)
 		}
 	}
@@ -183,7 +186,7 @@ func call[T any](r *Runner, e any, f func(context.Context) (T, error)) (T, error
 	})
 	if stuck != nil {
 		var none T
-		return none, stuck.of(ctx, e)
+		return none, stuck.of(ctx, fmt.Sprintf("%T", e))
 	}
 	got := <-ended
 	if cause := context.Cause(ctx); got.err != nil && errors.Is(cause, errDeadline) && !errors.Is(got.err, cause) {

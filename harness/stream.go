@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"runtime"
 	"sync"
@@ -75,7 +76,7 @@ func (p *pulled) next() (d llm.Delta, err error, ok bool) {
 	})
 	if stuck != nil {
 		p.pull, p.stop = nil, func() {} // the engine is at work on it
-		return d, stuck.of(p.ctx, p.engine), false
+		return d, stuck.of(p.ctx, fmt.Sprintf("%T", p.engine)), false
 	}
 	i := <-got
 	return i.d, i.err, i.ok
