@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,7 +49,10 @@ func transformers(t *testing.T, args ...string) server.Opener {
 // openTransformers starts the engine under a fixture, which follows its device memory.
 func openTransformers(t *testing.T, args ...string) (*harness.Fixture, *server.Server) {
 	t.Helper()
-	f, err := harness.Open(within(t), transformers(t, args...))
+	// The first import of torch, and the first use of a GPU, take longer than other servers' starts.
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	f, err := harness.Open(ctx, transformers(t, args...), harness.StartTimeout(4*time.Minute))
 	require.NoError(t, err)
 	s := f.Engine().(*server.Server)
 	outs, err := s.Generate(within(t), llm.Request{Prompt: "2+3=", Sampling: llm.SamplingParams{MaxTokens: 8}})
