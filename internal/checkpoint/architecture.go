@@ -23,13 +23,14 @@ type architecture struct {
 	normOffset     float32
 	scaleEmbedding bool
 	activation     Activation
-	queryScalar    float64 // when query_pre_attn_scalar is missing; 0: the class has none
-	ropeTheta      float64 // when the key is missing; 0 is 10,000
-	localTheta     float64 // when the key is missing; 0: sliding layers have no embedding of their own
-	slidingWindow  int     // when the key is missing; 0: the class has no window at all
-	slidingOptedIn bool    // only with use_sliding_window, from layer max_window_layers on, or as layer_types says
-	fullEvery      int     // every so many layers one has full attention, unless layer_types says otherwise; 0: none
-	refused        []string
+	queryScalar    float64  // when query_pre_attn_scalar is missing; 0: the class has none
+	ropeTheta      float64  // when the key is missing; 0 is 10,000
+	localTheta     float64  // when the key is missing; 0: sliding layers have no embedding of their own
+	slidingWindow  int      // when the key is missing; 0: the class has no window at all
+	slidingOptedIn bool     // only with use_sliding_window, from layer max_window_layers on, or as layer_types says
+	fullEvery      int      // every so many layers one has full attention, unless layer_types says otherwise; 0: none
+	experts        bool     // layers may be mixtures of experts
+	refused        []string // keys that no runner honours; null and false are no refusal
 	head           Head
 	encoder        bool // of BERT's kind
 }
@@ -48,6 +49,10 @@ var architectures = withHeads(map[string]architecture{
 	"Qwen3ForCausalLM": {
 		modelType: "qwen3", maxPositions: 32768, eos: -1, kvHeads: 32, headDim: 128, attentionBias: true, qkNorm: true,
 		slidingWindow: 4096, slidingOptedIn: true,
+	},
+	"Qwen3MoeForCausalLM": {
+		modelType: "qwen3_moe", maxPositions: 32768, eos: -1, kvHeads: 4, attentionBias: true, qkNorm: true, experts: true,
+		refused: []string{"use_sliding_window"},
 	},
 	"Gemma3ForCausalLM": {
 		modelType: "gemma3_text", maxPositions: 131072, eos: 1, kvHeads: 4, headDim: 256, tied: true,

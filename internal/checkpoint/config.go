@@ -38,6 +38,13 @@ type Config struct {
 	NormOffset     float32    // norms multiply by weight + NormOffset
 	EmbeddingScale float64    // embeddings are multiplied by it: 1 or √HiddenSize, not rounded as in 16 bits
 
+	// Of a mixture of experts: in layers that have them, each token takes the MLPs of a few.
+	NumExperts      int    // 0: no layer has experts
+	ExpertsPerToken int    // at most NumExperts
+	ExpertSize      int    // as IntermediateSize, of an expert
+	NormExperts     bool   // the weights of a token's experts add up to 1
+	experts         []bool // per layer
+
 	// SlidingWindow is the number of positions that a token attends to, itself included (position i
 	// sees j > i − SlidingWindow), in the layers for which LayerWindow returns it; 0 means full
 	// attention everywhere. A window that no sequence can outgrow is 0 here.
@@ -82,6 +89,9 @@ func (c *Config) LayerWindow(layer int) int {
 
 func (c *Config) slides(layer int) bool { return c.sliding == nil || c.sliding[layer] }
 
+// HasExperts reports whether a layer has experts in the place of one MLP.
+func (c *Config) HasExperts(layer int) bool { return c.experts != nil && c.experts[layer] }
+
 // Ropes lists the rotary embeddings of the model; LayerRope is an index into it.
 func (c *Config) Ropes() []Rope {
 	if c.Encoder {
@@ -109,6 +119,7 @@ const (
 	maxLayers    = 1 << 12
 	maxHeads     = 1 << 12
 	maxHeadDim   = 1 << 12
+	maxExperts   = 1 << 12
 	maxPositions = 1 << 30
 )
 
@@ -210,6 +221,9 @@ func (f *fields) config(name string, a architecture) Config {
 	f.heads(&c, a)
 	f.window(&c, a)
 	f.ropes(&c, a)
+	if a.experts {
+		f.experts(&c)
+	}
 	f.refuse(a)
 	c.EOS = f.eos(a, c.VocabSize)
 	f.checkDType()
@@ -244,6 +258,28 @@ func (f *fields) heads(c *Config, a architecture) {
 		scalar = f.number("query_pre_attn_scalar", a.queryScalar, 1e-6, 1e6)
 	}
 	c.AttentionScale = 1 / math.Sqrt(scalar)
+}
+
+// experts reads which layers have how many experts: transformers 5 writes num_local_experts.
+func (f *fields) experts(c *Config) {
+	key := "num_experts"
+	if !f.has(key) {
+		key = "num_local_experts"
+	}
+	c.NumExperts = f.integer(key, 128, 0, maxExperts)
+	c.ExpertsPerToken = f.integer("num_experts_per_tok", 8, 1, maxExperts)
+	c.ExpertSize = f.integer("moe_intermediate_size", 768, 1, maxWidth)
+	c.NormExperts = f.bool("norm_topk_prob")
+	step := f.integer("decoder_sparse_step", 1, 1, maxLayers)
+	dense := f.ids("mlp_only_layers", maxLayers)
+	c.experts = make([]bool, c.NumLayers) // bounded by maxLayers
+	for i := range c.experts {
+		c.experts[i] = c.NumExperts > 0 && (i+1)%step == 0 && !slices.Contains(dense, int32(i))
+	}
+	if c.NumExperts > 0 && c.ExpertsPerToken > c.NumExperts {
+		f.fail("num_experts_per_tok", "more than there are", strconv.Itoa(c.ExpertsPerToken),
+			fmt.Sprintf("at most %s, %d", key, c.NumExperts))
+	}
 }
 
 // activation reads the MLP's activation, of which each class has one.

@@ -124,6 +124,52 @@ func TestGemma3(t *testing.T) {
 	}
 }
 
+// TestExperts: which layers have how many, in both forms of the key.
+func TestExperts(t *testing.T) {
+	type m = map[string]string
+	moe := m{"architectures": `["Qwen3MoeForCausalLM"]`, "num_experts": "6", "num_hidden_layers": "5"}
+	read := func(change m) (Config, error) {
+		fields := maps.Clone(moe)
+		maps.Copy(fields, change)
+		return ParseConfig("config.json", config(fields))
+	}
+	layers := func(c Config) (with []int) {
+		for i := range c.NumLayers {
+			if c.HasExperts(i) {
+				with = append(with, i)
+			}
+		}
+		return with
+	}
+	for _, row := range []struct {
+		change m
+		want   []int
+	}{
+		{m{"num_experts_per_tok": "6"}, []int{0, 1, 2, 3, 4}},
+		{m{"num_experts_per_tok": "2", "decoder_sparse_step": "2"}, []int{1, 3}},
+		{m{"num_experts_per_tok": "2", "mlp_only_layers": "[0, 4, 9]"}, []int{1, 2, 3}},
+		{m{"num_experts": "0"}, nil},
+		{m{"num_experts": "", "num_local_experts": "8", "mlp_only_layers": "[]"}, []int{0, 1, 2, 3, 4}},
+	} {
+		c, err := read(row.change)
+		require.NoError(t, err)
+		require.Equal(t, row.want, layers(c), "%v", row.change)
+		require.Equal(t, 768, c.ExpertSize)
+		require.False(t, c.NormExperts)
+	}
+	for key, change := range map[string]m{
+		"num_experts_per_tok": {"num_experts_per_tok": "7"},
+		"num_experts":         {"num_experts": "1e9"},
+		"use_sliding_window":  {"use_sliding_window": "true", "num_experts_per_tok": "1"},
+		"mlp_only_layers":     {"mlp_only_layers": "[-1]", "num_experts_per_tok": "1"},
+	} {
+		_, err := read(change)
+		var e *Error
+		require.ErrorAs(t, err, &e, key)
+		require.Equal(t, key, e.Field)
+	}
+}
+
 // TestWeights: the list has each name once, and shapes that follow from the configuration.
 func TestWeights(t *testing.T) {
 	c, err := ParseConfig("config.json", config(map[string]string{
@@ -131,7 +177,7 @@ func TestWeights(t *testing.T) {
 	}))
 	require.NoError(t, err)
 	var got []string
-	for _, w := range c.Weights() {
+	for w := range c.Weights() {
 		got = append(got, fmt.Sprint(w.Name, c.Shape(w), w.Bias))
 	}
 	const at = "model.layers.0."

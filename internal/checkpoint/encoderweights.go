@@ -5,44 +5,34 @@ import (
 	"strings"
 )
 
-// encoderWeights lists the weights of a model of BERT's kind.
-func (c *Config) encoderWeights() weightList {
-	l := weightList{
-		{Role: Embedding, Name: "bert.embeddings.word_embeddings.weight", Rows: DimVocab, Cols: DimHidden},
-		{Role: PositionEmbedding, Name: "bert.embeddings.position_embeddings.weight", Rows: DimPositions, Cols: DimHidden},
-		{Role: TypeEmbedding, Name: "bert.embeddings.token_type_embeddings.weight", Rows: DimTypes, Cols: DimHidden},
+// encoderWeights lists the weights of a model of BERT's kind, in which every weight of a layer has a
+// bias.
+func (c *Config) encoderWeights(l *lister) {
+	embedding := func(role Role, name string, rows Dim) {
+		l.add(Weight{Role: role, Name: "bert.embeddings." + name + ".weight", Rows: rows, Cols: DimHidden})
 	}
-	l.layerNorm(EmbeddingNorm, 0, "bert.embeddings.LayerNorm")
-	for i := range c.NumLayers {
-		at := fmt.Sprintf("bert.encoder.layer.%d.", i)
-		l.dense(Query, i, at+"attention.self.query", DimQuery, DimHidden)
-		l.dense(Key, i, at+"attention.self.key", DimKV, DimHidden)
-		l.dense(Value, i, at+"attention.self.value", DimKV, DimHidden)
-		l.dense(AttentionOut, i, at+"attention.output.dense", DimHidden, DimQuery)
-		l.layerNorm(AttentionPostNorm, i, at+"attention.output.LayerNorm")
-		l.dense(Up, i, at+"intermediate.dense", DimInner, DimHidden)
-		l.dense(Down, i, at+"output.dense", DimHidden, DimInner)
-		l.layerNorm(MLPPostNorm, i, at+"output.LayerNorm")
+	embedding(Embedding, "word_embeddings", DimVocab)
+	embedding(PositionEmbedding, "position_embeddings", DimPositions)
+	embedding(TypeEmbedding, "token_type_embeddings", DimTypes)
+	l.matrix(EmbeddingNorm, "bert.embeddings.LayerNorm", DimHidden, NoDim, true)
+	for l.layer = 0; l.layer < c.NumLayers && !l.stopped; l.layer++ {
+		l.prefix = fmt.Sprintf("bert.encoder.layer.%d.", l.layer)
+		l.matrix(Query, "attention.self.query", DimQuery, DimHidden, true)
+		l.matrix(Key, "attention.self.key", DimKV, DimHidden, true)
+		l.matrix(Value, "attention.self.value", DimKV, DimHidden, true)
+		l.matrix(AttentionOut, "attention.output.dense", DimHidden, DimQuery, true)
+		l.matrix(AttentionPostNorm, "attention.output.LayerNorm", DimHidden, NoDim, true)
+		l.matrix(Up, "intermediate.dense", DimInner, DimHidden, true)
+		l.matrix(Down, "output.dense", DimHidden, DimInner, true)
+		l.matrix(MLPPostNorm, "output.LayerNorm", DimHidden, NoDim, true)
 	}
+	l.layer, l.prefix = 0, ""
 	if c.UsePooler {
-		l.dense(Pooler, 0, "bert.pooler.dense", DimHidden, DimHidden)
+		l.matrix(Pooler, "bert.pooler.dense", DimHidden, DimHidden, true)
 	}
 	if c.Head == ScoreHead {
-		l.dense(Score, 0, "classifier", DimLabels, DimHidden)
+		l.matrix(Score, "classifier", DimLabels, DimHidden, true)
 	}
-	return l
-}
-
-// dense adds a matrix with a bias.
-func (l *weightList) dense(role Role, layer int, name string, rows, cols Dim) {
-	*l = append(*l, Weight{
-		Role: role, Layer: layer, Name: name + ".weight", Bias: name + ".bias", Rows: rows, Cols: cols,
-	})
-}
-
-// layerNorm adds a norm with a bias.
-func (l *weightList) layerNorm(role Role, layer int, name string) {
-	*l = append(*l, Weight{Role: role, Layer: layer, Name: name + ".weight", Bias: name + ".bias", Rows: DimHidden})
 }
 
 // prefixes are those of the decoder or encoder in a model with a head. A checkpoint without a head
@@ -59,6 +49,8 @@ func unprefixed(name string) string {
 
 // detectPrefix finds out whether the tensors' names have the prefix.
 func (c *Checkpoint) detectPrefix() {
-	name := c.Config.Weights()[0].Name
-	c.Config.bare = !c.Has(name) && c.Has(unprefixed(name))
+	for first := range c.Config.Weights() {
+		c.Config.bare = !c.Has(first.Name) && c.Has(unprefixed(first.Name))
+		return
+	}
 }

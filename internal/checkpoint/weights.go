@@ -1,11 +1,15 @@
 package checkpoint
 
-import "fmt"
+import (
+	"fmt"
+	"iter"
+)
 
 // Role is what a weight does in the model.
 type Role int
 
-// The roles, in the order of the computation. A layer has at most one weight of a role.
+// The roles, in the order of the computation. A layer has at most one weight of a role, and a layer
+// with experts one of each per expert.
 const (
 	Embedding Role = iota
 	AttentionNorm
@@ -20,6 +24,10 @@ const (
 	Gate
 	Up
 	Down
+	Router // chooses experts
+	ExpertGate
+	ExpertUp
+	ExpertDown
 	MLPPostNorm // of the result of the MLP, before it is added
 	FinalNorm
 	Output
@@ -47,6 +55,8 @@ const (
 	DimPositions
 	DimTypes
 	DimLabels
+	DimExperts
+	DimExpertInner // of an expert's MLP
 )
 
 // Weight describes a weight of the model: a matrix or the vector of a norm, perhaps with a bias over
@@ -54,6 +64,7 @@ const (
 type Weight struct {
 	Role       Role
 	Layer      int    // 0 outside the layers
+	Expert     int    // 0 for the weights that are no expert's
 	Name       string // of the tensor
 	Bias       string // of the bias's tensor; "" for none
 	Rows, Cols Dim    // Cols is NoDim for a norm
@@ -83,6 +94,10 @@ func (c *Config) Size(d Dim) int {
 		return c.TypeVocab
 	case DimLabels:
 		return len(c.Labels)
+	case DimExperts:
+		return c.NumExperts
+	case DimExpertInner:
+		return c.ExpertSize
 	}
 	return 1
 }
@@ -95,76 +110,99 @@ func (c *Config) Shape(w Weight) []int {
 	return []int{c.Size(w.Rows), c.Size(w.Cols)}
 }
 
-// Weights lists the weights of the model in the order of the computation. Everything that reads or
+// Weights yields the weights of the model in the order of the computation. Everything that reads or
 // writes a checkpoint's tensors goes by this list. With TieEmbeddings there is no Output.
-func (c *Config) Weights() []Weight {
-	l := c.decoderWeights
-	if c.Encoder {
-		l = c.encoderWeights
-	}
-	list := l()
-	if c.bare {
-		for i := range list {
-			list[i].Name, list[i].Bias = unprefixed(list[i].Name), unprefixed(list[i].Bias)
+func (c *Config) Weights() iter.Seq[Weight] {
+	return func(yield func(Weight) bool) {
+		l := &lister{yield: yield, bare: c.bare}
+		if c.Encoder {
+			c.encoderWeights(l)
+		} else {
+			c.decoderWeights(l)
 		}
 	}
-	return list
 }
 
-func (c *Config) decoderWeights() weightList {
-	l := weightList{{Role: Embedding, Name: "model.embed_tokens.weight", Rows: DimVocab, Cols: DimHidden}}
-	for i := range c.NumLayers {
-		c.layerWeights(&l, i)
+func (c *Config) decoderWeights(l *lister) {
+	l.add(Weight{Role: Embedding, Name: "model.embed_tokens.weight", Rows: DimVocab, Cols: DimHidden})
+	for l.layer = 0; l.layer < c.NumLayers && !l.stopped; l.layer++ {
+		l.prefix = fmt.Sprintf("model.layers.%d.", l.layer)
+		c.attentionWeights(l)
+		c.mlpWeights(l)
 	}
-	l = append(l, Weight{Role: FinalNorm, Name: "model.norm.weight", Rows: DimHidden})
+	l.layer = 0
+	l.add(Weight{Role: FinalNorm, Name: "model.norm.weight", Rows: DimHidden})
 	switch {
 	case c.Head == OutputHead && !c.TieEmbeddings:
-		l = append(l, Weight{Role: Output, Name: "lm_head.weight", Rows: DimLogits, Cols: DimHidden})
+		l.add(Weight{Role: Output, Name: "lm_head.weight", Rows: DimLogits, Cols: DimHidden})
 	case c.Head == ScoreHead:
-		l = append(l, Weight{Role: Score, Name: "score.weight", Rows: DimLabels, Cols: DimHidden})
+		l.add(Weight{Role: Score, Name: "score.weight", Rows: DimLabels, Cols: DimHidden})
 	}
-	return l
 }
 
-func (c *Config) layerWeights(l *weightList, i int) {
-	mlpNorm := "post_attention_layernorm"
-	if c.PostNorms {
-		mlpNorm = "pre_feedforward_layernorm"
-	}
-	l.norm(AttentionNorm, i, "input_layernorm", DimHidden)
-	l.matrix(Query, i, "self_attn.q_proj", DimQuery, DimHidden, c.QKVBias)
-	l.matrix(Key, i, "self_attn.k_proj", DimKV, DimHidden, c.QKVBias)
-	l.matrix(Value, i, "self_attn.v_proj", DimKV, DimHidden, c.QKVBias)
+func (c *Config) attentionWeights(l *lister) {
+	l.norm(AttentionNorm, "input_layernorm", DimHidden)
+	l.matrix(Query, "self_attn.q_proj", DimQuery, DimHidden, c.QKVBias)
+	l.matrix(Key, "self_attn.k_proj", DimKV, DimHidden, c.QKVBias)
+	l.matrix(Value, "self_attn.v_proj", DimKV, DimHidden, c.QKVBias)
 	if c.QKNorm {
-		l.norm(QueryNorm, i, "self_attn.q_norm", DimHead)
-		l.norm(KeyNorm, i, "self_attn.k_norm", DimHead)
+		l.norm(QueryNorm, "self_attn.q_norm", DimHead)
+		l.norm(KeyNorm, "self_attn.k_norm", DimHead)
 	}
-	l.matrix(AttentionOut, i, "self_attn.o_proj", DimHidden, DimQuery, c.OBias)
+	l.matrix(AttentionOut, "self_attn.o_proj", DimHidden, DimQuery, c.OBias)
 	if c.PostNorms {
-		l.norm(AttentionPostNorm, i, "post_attention_layernorm", DimHidden)
-	}
-	l.norm(MLPNorm, i, mlpNorm, DimHidden)
-	l.matrix(Gate, i, "mlp.gate_proj", DimInner, DimHidden, c.MLPBias)
-	l.matrix(Up, i, "mlp.up_proj", DimInner, DimHidden, c.MLPBias)
-	l.matrix(Down, i, "mlp.down_proj", DimHidden, DimInner, c.MLPBias)
-	if c.PostNorms {
-		l.norm(MLPPostNorm, i, "post_feedforward_layernorm", DimHidden)
+		l.norm(AttentionPostNorm, "post_attention_layernorm", DimHidden)
 	}
 }
 
-// weightList is a list of weights under construction.
-type weightList []Weight
-
-func (l *weightList) norm(role Role, layer int, name string, size Dim) {
-	*l = append(*l, Weight{Role: role, Layer: layer, Name: inLayer(layer, name) + ".weight", Rows: size})
+func (c *Config) mlpWeights(l *lister) {
+	if c.PostNorms {
+		l.norm(MLPNorm, "pre_feedforward_layernorm", DimHidden)
+	} else {
+		l.norm(MLPNorm, "post_attention_layernorm", DimHidden)
+	}
+	if c.HasExperts(l.layer) {
+		l.matrix(Router, "mlp.gate", DimExperts, DimHidden, false)
+		for l.expert = 0; l.expert < c.NumExperts && !l.stopped; l.expert++ {
+			at := fmt.Sprintf("mlp.experts.%d.", l.expert)
+			l.matrix(ExpertGate, at+"gate_proj", DimExpertInner, DimHidden, false)
+			l.matrix(ExpertUp, at+"up_proj", DimExpertInner, DimHidden, false)
+			l.matrix(ExpertDown, at+"down_proj", DimHidden, DimExpertInner, false)
+		}
+		l.expert = 0
+	} else {
+		l.matrix(Gate, "mlp.gate_proj", DimInner, DimHidden, c.MLPBias)
+		l.matrix(Up, "mlp.up_proj", DimInner, DimHidden, c.MLPBias)
+		l.matrix(Down, "mlp.down_proj", DimHidden, DimInner, c.MLPBias)
+	}
+	if c.PostNorms {
+		l.norm(MLPPostNorm, "post_feedforward_layernorm", DimHidden)
+	}
 }
 
-func (l *weightList) matrix(role Role, layer int, name string, rows, cols Dim, bias bool) {
-	w := Weight{Role: role, Layer: layer, Name: inLayer(layer, name) + ".weight", Rows: rows, Cols: cols}
+// lister yields weights until it is stopped.
+type lister struct {
+	yield         func(Weight) bool
+	stopped       bool
+	bare          bool // names without the prefix of the decoder or encoder
+	layer, expert int
+	prefix        string // of the names of norm and matrix
+}
+
+func (l *lister) add(w Weight) {
+	if l.bare {
+		w.Name, w.Bias = unprefixed(w.Name), unprefixed(w.Bias)
+	}
+	l.stopped = l.stopped || !l.yield(w)
+}
+
+func (l *lister) norm(role Role, name string, size Dim) { l.matrix(role, name, size, NoDim, false) }
+
+func (l *lister) matrix(role Role, name string, rows, cols Dim, bias bool) {
+	name = l.prefix + name
+	w := Weight{Role: role, Layer: l.layer, Expert: l.expert, Name: name + ".weight", Rows: rows, Cols: cols}
 	if bias {
-		w.Bias = inLayer(layer, name) + ".bias"
+		w.Bias = name + ".bias"
 	}
-	*l = append(*l, w)
+	l.add(w)
 }
-
-func inLayer(layer int, name string) string { return fmt.Sprintf("model.layers.%d.%s", layer, name) }

@@ -29,7 +29,7 @@ var names = map[checkpoint.Role]string{
 // tensorsOf renames and reorders a checkpoint's tensors.
 func tensorsOf(c *checkpoint.Checkpoint) ([]tensor, error) {
 	var out []tensor
-	for _, w := range c.Config.Weights() {
+	for w := range c.Config.Weights() {
 		shape, name := c.Config.Shape(w), names[w.Role]
 		if w.Role != checkpoint.Embedding && w.Role < checkpoint.FinalNorm {
 			name = fmt.Sprintf("blk.%d.%s", w.Layer, name)

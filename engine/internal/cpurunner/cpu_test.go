@@ -57,6 +57,9 @@ func TestGoldensNotice(t *testing.T) {
 		{"gemma3-window", "window one too long", func(c *checkpoint.Config) { c.SlidingWindow++ }},
 		{"gemma3-rope-bf16", "no rope scaling", func(c *checkpoint.Config) { c.Rope.Type = "default" }},
 		{"gemma3-rope-bf16", "one rope for all", func(c *checkpoint.Config) { *c.LocalRope = c.Rope }},
+		{"qwen3-moe", "an expert less a token", func(c *checkpoint.Config) { c.ExpertsPerToken-- }},
+		{"qwen3-moe", "weights of experts as they are", func(c *checkpoint.Config) { c.NormExperts = false }},
+		{"qwen3-moe-raw", "weights of experts scaled", func(c *checkpoint.Config) { c.NormExperts = true }},
 		{"tiny-llama", "another epsilon", func(c *checkpoint.Config) { c.RMSNormEps = 1e-3 }},
 	} {
 		t.Run(c.dir+"/"+c.fault, func(t *testing.T) {

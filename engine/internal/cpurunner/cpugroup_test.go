@@ -121,6 +121,7 @@ func TestGroupShapes(t *testing.T) {
 		},
 		{"Qwen3's norms and biases", fixtures.Spec{Architecture: fixtures.Qwen3, HeadDim: 24, Bias: true}, []int{2, 4}},
 		{"a window", fixtures.Spec{Architecture: fixtures.Mistral, SlidingWindow: 9}, []int{2, 4}},
+		{"experts", fixtures.Spec{Architecture: fixtures.Qwen3MoE, Layers: 3}, []int{2, 4}},
 		{"Gemma 3", fixtures.Spec{Architecture: fixtures.Gemma3, SlidingWindow: 9, Tied: true}, []int{2, 4}},
 		{"a vocabulary that no number divides", fixtures.Spec{Vocab: 251, Tied: true}, []int{2, 4}},
 		{"a matrix in each of several files", fixtures.Spec{Shards: 5, Layers: 3}, []int{2}},

@@ -81,27 +81,40 @@ func (r *Runner) forward(b *modelrunner.Batch) error {
 	return nil
 }
 
-// mlp replaces n rows of h by what the layer's MLP makes of them.
+// mlp replaces n rows of h by what the layer's MLP, or its experts, make of them.
 func (r *Runner) mlp(h []float32, l *layer, n int) error {
+	if l.experts != nil {
+		return r.sumOf(1, h, func(sum []float32) { r.mixture(sum, h, l, n) })
+	}
 	gate, up := r.work.gate[:n*r.IntermediateSize], r.work.up
 	cpu.MatMuls(r.pool, h, n, l.linear[checkpoint.Gate].into(gate), l.linear[checkpoint.Up].into(up))
+	r.activate(gate, up)
+	return r.sum(1, h, gate, n, l.linear[checkpoint.Down])
+}
+
+// activate replaces gate by its activation times up.
+func (r *Runner) activate(gate, up []float32) {
 	if r.Activation == checkpoint.GELUTanh {
 		cpu.GELUMul(r.pool, gate, gate, up)
 	} else {
 		cpu.SiLUMul(r.pool, gate, gate, up)
 	}
-	return r.sum(1, h, gate, n, l.linear[checkpoint.Down])
 }
 
 // sum multiplies by a matrix of which every rank has some columns, and adds up what that gives on
 // all of them.
 func (r *Runner) sum(turn int, dst, x []float32, n int, l linear) error {
+	return r.sumOf(turn, dst, func(own []float32) { cpu.MatMul(r.pool, own, x, n, l.w, l.bias) })
+}
+
+// sumOf adds up what compute gives on all ranks.
+func (r *Runner) sumOf(turn int, dst []float32, compute func(own []float32)) error {
 	if r.options.link == nil {
-		cpu.MatMul(r.pool, dst, x, n, l.w, l.bias)
+		compute(dst)
 		return nil
 	}
 	own := r.work.partial[turn][:len(dst)]
-	cpu.MatMul(r.pool, own, x, n, l.w, l.bias)
+	compute(own)
 	return r.options.link.allReduce(r.share.Rank, turn, r.pool, dst, own)
 }
 

@@ -16,9 +16,12 @@ type workspace struct {
 	x, h    []float32 // [tokens, HiddenSize] the residual stream, and what a block reads or adds
 	q, attn []float32 // [tokens, NumHeads*HeadDim]
 	k, v    []float32 // [tokens, NumKVHeads*HeadDim]
-	gate    []float32 // [tokens, IntermediateSize]
+	gate    []float32 // [tokens, IntermediateSize], or ExpertSize if that is larger
 	up      []float32
 	logits  []float32 // [logitRows, VocabSize]; in a rank but the first one, [logitRows, share.Vocab]
+
+	// With experts: what the router says [tokens, NumExperts], the rows of one expert, the sum of all.
+	router, expert, mixed []float32
 
 	partial [2][]float32 // [tokens, HiddenSize] in a Group: what the all-reduces after o and down add up
 }
@@ -31,7 +34,12 @@ func (w *workspace) fields() (dst []*[]float32, sizes []int) {
 	c := &w.share.Config
 	q, kv, logits := c.NumHeads*c.HeadDim, c.NumKVHeads*c.HeadDim, c.VocabSize
 	dst = []*[]float32{&w.x, &w.h, &w.q, &w.attn, &w.k, &w.v, &w.gate, &w.up}
-	sizes = []int{c.HiddenSize, c.HiddenSize, q, q, kv, kv, c.IntermediateSize, c.IntermediateSize}
+	inner := max(c.IntermediateSize, c.ExpertSize)
+	sizes = []int{c.HiddenSize, c.HiddenSize, q, q, kv, kv, inner, inner}
+	if c.NumExperts > 0 {
+		dst = append(dst, &w.router, &w.expert, &w.mixed)
+		sizes = append(sizes, c.NumExperts, c.HiddenSize, c.HiddenSize)
+	}
 	if w.share.Size > 1 {
 		dst, sizes = append(dst, &w.partial[0], &w.partial[1]), append(sizes, c.HiddenSize, c.HiddenSize)
 	}

@@ -19,7 +19,12 @@ type model struct {
 type layer struct {
 	norm   [checkpoint.Roles][]float32
 	linear [checkpoint.Roles]linear
+
+	experts []expert
 }
+
+// expert is an MLP that some tokens take.
+type expert struct{ gate, up, down linear }
 
 type linear struct {
 	w    cpu.Matrix // [out, in]
@@ -51,18 +56,24 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share) (*model, *binder
 	c := ckpt.Config
 	b := &binder{from: ckpt, share: share, others: map[string]int64{}}
 	m := &model{Config: share.Config, layers: make([]layer, c.NumLayers)}
-	for _, w := range c.Weights() {
+	for w := range c.Weights() {
+		if b.err != nil {
+			break
+		}
 		l := &m.outer
 		if w.Role != checkpoint.Embedding && w.Role < checkpoint.FinalNorm {
 			l = &m.layers[w.Layer]
 		}
-		if w.IsNorm() {
-			b.vector(&l.norm[w.Role], w.Name, w.Rows, c.NormOffset)
-			if w.Bias != "" {
-				b.vector(&l.linear[w.Role].bias, w.Bias, w.Rows, 0)
-			}
-		} else {
-			b.linear(&l.linear[w.Role], w)
+		switch w.Role {
+		case checkpoint.ExpertGate:
+			l.experts = append(l.experts, expert{})
+			b.linear(&l.experts[w.Expert].gate, w)
+		case checkpoint.ExpertUp:
+			b.linear(&l.experts[w.Expert].up, w)
+		case checkpoint.ExpertDown:
+			b.linear(&l.experts[w.Expert].down, w)
+		default:
+			b.plain(l, w)
 		}
 	}
 	if outer := &m.outer.linear; c.Head == checkpoint.OutputHead && c.TieEmbeddings && b.err == nil {
@@ -70,6 +81,18 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share) (*model, *binder
 		outer[checkpoint.Output].w = part(embed, share.Vocab, modelrunner.Range{Hi: c.HiddenSize})
 	}
 	return m, b
+}
+
+// plain binds a weight of which the layer has one.
+func (b *binder) plain(l *layer, w checkpoint.Weight) {
+	if !w.IsNorm() {
+		b.linear(&l.linear[w.Role], w)
+		return
+	}
+	b.vector(&l.norm[w.Role], w.Name, w.Rows, b.from.Config.NormOffset)
+	if w.Bias != "" {
+		b.vector(&l.linear[w.Role].bias, w.Bias, w.Rows, 0)
+	}
 }
 
 // linear binds a matrix and, when the model has it and this rank adds it, its bias.

@@ -122,10 +122,8 @@ func shardable(t *testing.T, n int) []groupModel {
 	for _, s := range append(odd, shapes()...) {
 		models = append(models, groupModel{s.why, fixtures.Checkpoint(t, s.Spec)})
 	}
-	goldens, err := filepath.Glob("../modelrunner/testdata/*/config.json")
-	require.NoError(t, err)
-	for _, g := range goldens {
-		models = append(models, groupModel{filepath.Base(filepath.Dir(g)), filepath.Dir(g)})
+	for _, dir := range goldens(t) {
+		models = append(models, groupModel{filepath.Base(dir), dir})
 	}
 	models = append(models, groupModel{"bundled", fixtures.Bundled()})
 	var can []groupModel

@@ -229,3 +229,16 @@ func TestBadBatches(t *testing.T) {
 	_, err = r.Execute(batch(func(*modelrunner.Batch) {}))
 	require.NoError(t, err, "a good one still runs")
 }
+
+// TestExpertsAreRefused before any memory is taken.
+func TestExpertsAreRefused(t *testing.T) {
+	_, v := stubDevice(t)
+	l := ledger.New(false)
+	dir := fixtures.Checkpoint(t, fixtures.Spec{Architecture: fixtures.Qwen3MoE})
+	_, err := openDir(t, v, dir, Options{Ledger: l})
+	var e *checkpoint.Error
+	require.ErrorAs(t, err, &e)
+	require.EqualError(t, e, "checkpoint: "+dir+": num_experts: the CUDA device computes no mixtures of experts: "+
+		`got 4, want 0, or the device "cpu"`)
+	require.Zero(t, l.Peak())
+}

@@ -122,6 +122,7 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*mod
 	m := &model{Config: share.Config, layers: make([]layer, c.NumLayers), headPad: (c.HeadDim + 7) / 8 * 8}
 	b := &binder{from: ckpt, share: share, bytes: 256} // offset 0 means none
 	whole := b.survey()
+	var embedding checkpoint.Weight
 	if c.PostNorms || c.Activation != checkpoint.SiLU || c.LocalRope != nil || c.EmbeddingScale != 1 ||
 		c.Head != checkpoint.OutputHead {
 		b.err = &checkpoint.Error{
@@ -129,11 +130,21 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*mod
 			Want: `the device "cpu" for it`,
 		}
 	}
-	for _, w := range c.Weights() {
+	if c.NumExperts > 0 {
+		b.err = &checkpoint.Error{
+			File: ckpt.Dir, Field: "num_experts", Reason: "the CUDA device computes no mixtures of experts",
+			Got: fmt.Sprint(c.NumExperts), Want: `0, or the device "cpu"`,
+		}
+	}
+	for w := range c.Weights() {
+		if b.err != nil {
+			break
+		}
 		switch w.Role {
 		case checkpoint.Embedding:
 			m.embed = b.matrix(c.VocabSize, c.HiddenSize)
 			b.rows(&m.embed, w, 8, 0)
+			embedding = w
 		case checkpoint.FinalNorm:
 			m.norm = b.norm(w)
 		case checkpoint.Output:
@@ -144,7 +155,7 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*mod
 		}
 	}
 	if c.TieEmbeddings {
-		m.lmHead = b.tied(m.embed)
+		m.lmHead = b.tied(m.embed, embedding)
 	}
 	if b.err == nil && c.HeadDim > maxHeadDim {
 		b.err = &checkpoint.Error{
@@ -160,7 +171,7 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*mod
 
 // tied is the output layer of a model whose embedding is its weight: some of its rows, where they
 // are when they begin at a panel's first.
-func (b *binder) tied(embed matrix) matrix {
+func (b *binder) tied(embed matrix, w checkpoint.Weight) matrix {
 	own, hidden := b.share.Vocab, embed.cols
 	if own.Lo%panelRows == 0 {
 		embed.rows = own.Len()
@@ -168,7 +179,6 @@ func (b *binder) tied(embed matrix) matrix {
 		return embed
 	}
 	m := b.matrix(own.Len(), hidden)
-	w := b.from.Config.Weights()[checkpoint.Embedding]
 	w.Rows = checkpoint.DimLogits
 	b.rows(&m, w, 8, 0)
 	return m

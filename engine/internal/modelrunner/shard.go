@@ -27,10 +27,11 @@ func (r Range) times(n int) Range { return Range{r.Lo * n, r.Hi * n} }
 // everywhere. Of lm_head it has rows: some logits.
 type Share struct {
 	Shard
-	Config       checkpoint.Config // the model's, but NumHeads, NumKVHeads and IntermediateSize are the rank's own
+	Config       checkpoint.Config // the model's, but NumHeads, NumKVHeads, IntermediateSize and ExpertSize are the rank's own
 	Heads        Range
 	KVHeads      Range // several ranks have the same one when there are more ranks than KV heads
 	Intermediate Range
+	Expert       Range // of an expert's intermediate size
 	Vocab        Range // of lm_head; the lengths differ by one at most
 }
 
@@ -45,13 +46,15 @@ func (s *Share) Part(d checkpoint.Dim) Range {
 		return s.KVHeads.times(s.Config.HeadDim)
 	case checkpoint.DimInner:
 		return s.Intermediate
+	case checkpoint.DimExpertInner:
+		return s.Expert
 	}
 	return Range{Hi: s.Config.Size(d)}
 }
 
 // Sums reports whether the products of a weight are partial sums, which the ranks add up.
 func Sums(w checkpoint.Weight) bool {
-	return w.Cols == checkpoint.DimQuery || w.Cols == checkpoint.DimInner
+	return w.Cols == checkpoint.DimQuery || w.Cols == checkpoint.DimInner || w.Cols == checkpoint.DimExpertInner
 }
 
 // First reports whether the rank is the one that adds what is to be added once, the biases of o and
@@ -78,12 +81,13 @@ func Split(c checkpoint.Config, s Shard) (Share, error) {
 	part := func(n int) Range { return Range{n * s.Rank / s.Size, n * (s.Rank + 1) / s.Size} }
 	out := Share{
 		Shard: s, Config: c, Heads: part(c.NumHeads), Intermediate: part(c.IntermediateSize),
-		Vocab: part(c.VocabSize),
+		Expert: part(c.ExpertSize), Vocab: part(c.VocabSize),
 	}
 	if out.KVHeads = part(c.NumKVHeads); s.Size > c.NumKVHeads {
 		out.KVHeads = Range{s.Rank * c.NumKVHeads / s.Size, s.Rank*c.NumKVHeads/s.Size + 1}
 	}
-	out.Config.NumHeads, out.Config.NumKVHeads, out.Config.IntermediateSize = out.Heads.Len(), out.KVHeads.Len(), out.Intermediate.Len()
+	out.Config.NumHeads, out.Config.NumKVHeads = out.Heads.Len(), out.KVHeads.Len()
+	out.Config.IntermediateSize, out.Config.ExpertSize = out.Intermediate.Len(), out.Expert.Len()
 	return out, nil
 }
 
@@ -96,6 +100,8 @@ func undivided(c *checkpoint.Config, n int) (name string, value int) {
 		return "num_key_value_heads", c.NumKVHeads
 	case c.IntermediateSize%n != 0:
 		return "intermediate_size", c.IntermediateSize
+	case c.ExpertSize%n != 0:
+		return "moe_intermediate_size", c.ExpertSize
 	case c.VocabSize < n:
 		return "vocab_size", c.VocabSize
 	}
