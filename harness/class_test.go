@@ -16,7 +16,7 @@ import (
 
 func TestVerdictsOfATeardown(t *testing.T) {
 	leak := &leakcheck.Error{Findings: []leakcheck.Finding{{
-		Kind: leakcheck.Goroutine, Text: "goroutine llm.poll",
+		Kind: leakcheck.KindGoroutine, Text: "goroutine llm.poll",
 		Signature: "goroutine: llm.poll",
 	}}}
 	report := Report{Name: "llm", Took: time.Second, Steps: []Step{

@@ -47,8 +47,8 @@ type allowance struct {
 }
 
 var kinds = []Kind{
-	Reference, Goroutine, Buffer, Descriptor, Socket, Mapping, SharedMemory, Process, TemporaryFile,
-	Memory,
+	KindReference, KindGoroutine, KindBuffer, KindDescriptor, KindSocket, KindMapping, KindSharedMemory,
+	KindProcess, KindTemporaryFile, KindMemory,
 }
 
 func newAllowance(pattern, reason string) *allowance {

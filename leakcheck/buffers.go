@@ -76,7 +76,7 @@ func byOwner(hs []ledger.Holding) []Finding {
 		for _, h := range g {
 			bytes += h.Bytes
 		}
-		f := Finding{Kind: Buffer, Name: owner, Signature: "buffer: " + owner}
+		f := Finding{Kind: KindBuffer, Name: owner, Signature: "buffer: " + owner}
 		f.Text = fmt.Sprintf("%s of device memory not given back by owner %s (%d allocations)",
 			ledger.FormatBytes(bytes), owner, len(g))
 		f.Detail = strings.ReplaceAll("\n"+ledger.Format(g[:min(len(g), 8)]), "\n    ", "\n")[1:]

@@ -85,7 +85,7 @@ func MeasureDifference(ctx context.Context, rounds int, with, without Arm, opts 
 	for _, d := range c.Rows {
 		if d.Stage == endStage && d.Certain() {
 			f := Finding{
-				Kind: Memory, Name: d.Measure, Signature: "memory: difference of " + d.Measure,
+				Kind: KindMemory, Name: d.Measure, Signature: "memory: difference of " + d.Measure,
 				Detail: c.String(),
 			}
 			f.Text = fmt.Sprintf("%s: %s more is left with than without (%d rounds in turns; confidence %.2f %%; allowed %s)",

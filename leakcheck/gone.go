@@ -54,7 +54,7 @@ func (s *Scope) wait(ctx context.Context) (gone bool, waited time.Duration) {
 // accepted reports whether an Allow covers each goroutine that carries the scope's mark.
 func (s *Scope) accepted() bool {
 	if !slices.ContainsFunc(s.cfg.allow, func(a *allowance) bool {
-		return strings.HasPrefix(a.pattern, string(Goroutine))
+		return strings.HasPrefix(a.pattern, string(KindGoroutine))
 	}) {
 		return false
 	}

@@ -203,7 +203,7 @@ func finding(gs []goroutine) Finding {
 	if g.since != "" {
 		state += ", for " + g.since
 	}
-	f := Finding{Kind: Goroutine, Name: fmt.Sprintf("goroutine %d", g.id), Signature: "goroutine: " + top.fn}
+	f := Finding{Kind: KindGoroutine, Name: fmt.Sprintf("goroutine %d", g.id), Signature: "goroutine: " + top.fn}
 	f.Text = fmt.Sprintf("goroutine %d [%s] in %s", g.id, state, top)
 	if len(gs) > 1 {
 		f.Text += fmt.Sprintf(" and %d like it", len(gs)-1)

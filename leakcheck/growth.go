@@ -19,6 +19,7 @@ import (
 // GrowthReport is what Growth measured.
 type GrowthReport struct {
 	Warmup  int // rounds before the first sample
+	Rounds  int // with the second series, if something seemed to grow in the first
 	Samples []Sample
 	Trends  []Trend // one a measure, those that grew too much first
 	Sites   []SiteGrowth
@@ -46,8 +47,9 @@ const growthRate = 4 << 10
 
 // Growth runs a function this many rounds and fails the test when something grows with every round:
 // the Go heap, memory outside of it, device memory (option [DeviceMemory]), goroutines, file
-// descriptors. Growth of the heap is attributed to allocation sites and types, with the path that
-// keeps their objects. The table and a plot go to t.ArtifactDir().
+// descriptors. What seems to grow must grow again in a second series of as many rounds, which count
+// on: i stays below twice the rounds. Growth of the heap is attributed to allocation sites and
+// types, with the path that keeps their objects. The table and a plot go to t.ArtifactDir().
 func Growth(t TB, rounds int, round func(i int), opts ...Option) {
 	t.Helper()
 	rep, err := MeasureGrowth(context.Background(), rounds, round, opts...)
@@ -81,8 +83,8 @@ func (r *GrowthReport) bounds() (list []verdict.Bound) {
 	return list
 }
 
-// MeasureGrowth is Growth's core: it gives the measurements, and a [*Error] when something grows. A
-// cancelled context ends the rounds early.
+// MeasureGrowth is Growth's core: it returns the measurements, and a [*Error] when something grows.
+// A cancelled context ends the rounds early.
 func MeasureGrowth(ctx context.Context, rounds int, round func(i int), opts ...Option) (*GrowthReport, error) {
 	cfg := configure(opts)
 	rep := &GrowthReport{Warmup: cfg.warmup}
@@ -98,45 +100,81 @@ func MeasureGrowth(ctx context.Context, rounds int, round func(i int), opts ...O
 		runtime.MemProfileRate = growthRate
 	}
 	defer keepGOMAXPROCS()()
-	rep.Samples = make([]Sample, 0, rounds)
-	var before baseline
-	for i := range rounds {
-		if ctx.Err() != nil {
-			return rep, ctx.Err()
-		}
-		round(i)
-		if i+1 < rep.Warmup {
-			continue
-		}
-		if i+1 == rep.Warmup { // before the first sample, which shows what it takes itself
-			settle()
-			before = takeBaseline(cfg)
-		}
-		rep.Samples = append(rep.Samples, sample(cfg))
+	before, err := rep.measure(ctx, cfg, rounds, round)
+	if err != nil {
+		return rep, err
 	}
-	rep.trends(cfg)
+	if rep.trends(cfg, rep.Samples); !rep.Trends[0].Grows() {
+		return rep, nil
+	}
+	if err := rep.confirm(ctx, cfg, round); err != nil {
+		return rep, err
+	}
 	if !rep.Trends[0].Grows() {
 		return rep, nil
 	}
-	measured := float64(rounds - rep.Warmup)
 	if slices.ContainsFunc(rep.Trends, func(t Trend) bool { return t.Measure == heapMeasure && t.Grows() }) {
-		rep.attribute(before, liveSites(), measured)
+		rep.attribute(before, liveSites(), float64(rep.Rounds-rep.Warmup))
 	}
 	var fs []Finding
 	for _, tr := range rep.Trends {
 		if tr.Grows() {
-			fs = append(fs, rep.finding(tr, rounds, cfg, before))
+			fs = append(fs, rep.finding(tr, cfg, before))
 		}
 	}
 	runtime.KeepAlive(round) // what the rounds keep hangs on it
 	return rep, newError(fs, cfg.allow)
 }
 
+// measure runs the first series.
+func (r *GrowthReport) measure(ctx context.Context, cfg config, rounds int, round func(i int)) (before baseline, err error) {
+	r.Samples = make([]Sample, 0, 2*rounds)
+	for ; r.Rounds < rounds; r.Rounds++ {
+		if ctx.Err() != nil {
+			return before, ctx.Err()
+		}
+		round(r.Rounds)
+		if r.Rounds+1 < r.Warmup {
+			continue
+		}
+		if r.Rounds+1 == r.Warmup { // before the first sample, which shows what it takes itself
+			settle()
+			before = takeBaseline(cfg)
+		}
+		r.Samples = append(r.Samples, sample(cfg))
+	}
+	return before, nil
+}
+
+// confirm runs a second series, and withdraws the suspicion of what does not grow in it. Where a
+// sample depends on the ones before (a ring of buffers of random sizes), one series wanders up by
+// chance far more often than its confidence says; two in a row hardly ever do.
+func (r *GrowthReport) confirm(ctx context.Context, cfg config, round func(i int)) error {
+	end := len(r.Samples) - 1
+	for range end {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		round(r.Rounds)
+		r.Rounds++
+		r.Samples = append(r.Samples, sample(cfg))
+	}
+	again := GrowthReport{}
+	again.trends(cfg, r.Samples[end:])
+	for k := range r.Trends {
+		t := &r.Trends[k]
+		same := slices.IndexFunc(again.Trends, func(s Trend) bool { return s.Measure == t.Measure })
+		t.once = t.Grows() && !again.Trends[same].grows(confirming)
+	}
+	slices.SortStableFunc(r.Trends, growingFirst)
+	return nil
+}
+
 // trends judges every measure; those that grow come first.
-func (r *GrowthReport) trends(cfg config) {
+func (r *GrowthReport) trends(cfg config, samples []Sample) {
 	series := func(of func(Sample) int64) []float64 {
-		y := make([]float64, len(r.Samples))
-		for i, s := range r.Samples {
+		y := make([]float64, len(samples))
+		for i, s := range samples {
 			y[i] = float64(of(s))
 		}
 		return y
@@ -152,7 +190,7 @@ func (r *GrowthReport) trends(cfg config) {
 		case heapMeasure:
 			objects := series(func(s Sample) int64 { return s.Objects })
 			flat := slope(objects)+2*slopeError(objects) < 0.8
-			t.doubt = flat && (steadiness(y) < 0.9 || len(y) < 8) // one object that gets larger never falls
+			t.doubt = flat && !oneGrows(y)
 		case offHeapMeasure:
 			if instrumented {
 				t.Unjudged = "the race detector (or a sanitizer) keeps books outside the Go heap on all memory that is touched, and these grow"
@@ -263,10 +301,10 @@ func (r *GrowthReport) attribute(before baseline, after map[string]SiteGrowth, r
 }
 
 // finding puts a trend into words.
-func (r *GrowthReport) finding(t Trend, rounds int, cfg config, before baseline) Finding {
-	f := Finding{Kind: Memory, Name: t.Measure, Signature: "memory: growth of " + t.Measure}
+func (r *GrowthReport) finding(t Trend, cfg config, before baseline) Finding {
+	f := Finding{Kind: KindMemory, Name: t.Measure, Signature: "memory: growth of " + t.Measure}
 	f.Text = fmt.Sprintf("%s: %s more with every round (%d rounds, %d of them warm-up; confidence %.2f %%; allowed %s)",
-		t.Measure, t.amount(t.PerRound), rounds, r.Warmup, 100*t.Confidence, t.amount(t.Allowed))
+		t.Measure, t.amount(t.PerRound), r.Rounds, r.Warmup, 100*t.Confidence, t.amount(t.Allowed))
 	var b strings.Builder
 	b.WriteString(r.table(t.Measure))
 	switch t.Measure {

@@ -152,7 +152,7 @@ func (r *FamilyReport) attribute(before, after map[place]int64, rounds float64) 
 }
 
 func (r *FamilyReport) finding(t Trend, rounds int) Finding {
-	f := Finding{Kind: Memory, Name: t.Measure, Signature: "memory: growth of " + t.Measure}
+	f := Finding{Kind: KindMemory, Name: t.Measure, Signature: "memory: growth of " + t.Measure}
 	f.Text = fmt.Sprintf("%s: %s more with every round (%d rounds, %d of them warm-up; confidence %.2f %%; allowed %s)",
 		t.Measure, t.amount(t.PerRound), rounds, r.Warmup, 100*t.Confidence, t.amount(t.Allowed))
 	var b strings.Builder

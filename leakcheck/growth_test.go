@@ -81,12 +81,12 @@ func TestGrowth(t *testing.T) {
 		}, []string{"Go heap: 6", "timer"}},
 		{"device memory", func(int) {
 			devices.Add(ledger.Holding{Owner: "workspace", Device: "cpu:0", Kind: "mapped", Bytes: 1 << 20})
-		}, []string{"device memory: 1.0 MiB more with every round", "+4.0 MiB of owner workspace", "fds  device memory\n"}},
+		}, []string{"device memory: 1.0 MiB more with every round", "+8.0 MiB of owner workspace", "fds  device memory\n"}},
 		{"descriptors", func(int) {
 			f, err := os.Open(os.DevNull)
 			require.NoError(t, err)
 			files = append(files, f)
-		}, []string{"file descriptors: 1.0 more", "+4 descriptor: /dev/null\n", "fds  file descriptors\n"}},
+		}, []string{"file descriptors: 1.0 more", "+8 descriptor: /dev/null\n", "fds  file descriptors\n"}},
 		{"sockets", func(int) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestGrowth(t *testing.T) {
 			require.NoError(t, err)
 			files = append(files, f)
 			l.Close()
-		}, []string{"file descriptors: 1.0 more", "+4 socket: tcp 127.0.0.1:* listening\n"}},
+		}, []string{"file descriptors: 1.0 more", "+8 socket: tcp 127.0.0.1:* listening\n"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			_, err := leakcheck.MeasureGrowth(context.Background(), 5, row.round, leakcheck.DeviceMemory(devices))

@@ -50,9 +50,8 @@ func Diff(before, after *HostState) []Finding {
 			accept: signature(it.kind, pattern(it.what)),
 		})
 	}
-	rank := func(f Finding) int {
-		return slices.Index([]Kind{Process, Socket, Descriptor, Mapping, SharedMemory, TemporaryFile}, f.Kind)
-	}
+	order := []Kind{KindProcess, KindSocket, KindDescriptor, KindMapping, KindSharedMemory, KindTemporaryFile}
+	rank := func(f Finding) int { return slices.Index(order, f.Kind) }
 	slices.SortStableFunc(out, func(a, b Finding) int { return cmp.Compare(rank(a), rank(b)) })
 	return out
 }
@@ -71,7 +70,7 @@ func newDescriptors(before *HostState) map[string]int {
 		return out
 	}
 	for _, f := range Diff(before, now) {
-		if f.Kind == Descriptor || f.Kind == Socket {
+		if f.Kind == KindDescriptor || f.Kind == KindSocket {
 			out[f.accept]++
 		}
 	}
@@ -101,8 +100,8 @@ func (h *HostState) Restored(ctx context.Context, opts ...Option) error {
 func kindOfFile(path string) Kind {
 	switch {
 	case strings.HasPrefix(path, "/dev/shm/"), strings.HasPrefix(path, "/memfd:"), strings.HasPrefix(path, "/SYSV"):
-		return SharedMemory
+		return KindSharedMemory
 	default:
-		return Mapping
+		return KindMapping
 	}
 }

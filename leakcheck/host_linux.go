@@ -27,7 +27,7 @@ func snapshot(dirs []string) (*HostState, error) {
 	if err := h.descriptors(inUse); err != nil {
 		return nil, errors.Join(ErrNoHost, err)
 	}
-	h.folder("/dev/shm", SharedMemory, func(path string) bool {
+	h.folder("/dev/shm", KindSharedMemory, func(path string) bool {
 		return inUse[path] || namesOne(path, append(pids, os.Getpid()))
 	})
 	for _, d := range dirs {
@@ -51,7 +51,7 @@ func (h *HostState) tree(dir string) {
 			return filepath.SkipAll
 		}
 		listed++
-		h.entry(path, e, TemporaryFile, true)
+		h.entry(path, e, KindTemporaryFile, true)
 		return nil
 	})
 }
@@ -70,7 +70,7 @@ func (h *HostState) segments(pids []int) {
 		}
 		key, _ := strconv.ParseInt(f[0], 10, 64)
 		what := fmt.Sprintf("SysV segment with key %#x", uint32(key))
-		h.add(SharedMemory, "segment "+f[1],
+		h.add(KindSharedMemory, "segment "+f[1],
 			fmt.Sprintf("%s is left behind: id %s, %s bytes, made by pid %d, %s attached (ipcrm -m %s removes it)",
 				what, f[1], f[3], creator, f[6], f[1]), what)
 	}
@@ -100,14 +100,14 @@ func (h *HostState) descriptors(inUse map[string]bool) error {
 		if err != nil || fd == own {
 			continue
 		}
-		kind, what := Descriptor, target
+		kind, what := KindDescriptor, target
 		switch class, rest, _ := strings.Cut(target, ":"); {
 		case class == "socket":
 			if sockets == nil {
 				sockets = readSockets()
 			}
 			inode := strings.Trim(rest, "[]")
-			if kind, what = Socket, "socket: "+sockets[inode]; sockets[inode] == "" {
+			if kind, what = KindSocket, "socket: "+sockets[inode]; sockets[inode] == "" {
 				what = "socket: of a kind that /proc/net does not list"
 			}
 		case class == "pipe":
@@ -212,7 +212,7 @@ func (h *HostState) mappings() (inUse map[string]bool, err error) {
 			continue
 		}
 		path := strings.Join(f[5:], " ")
-		if strings.Contains(f[1], "x") && kindOfFile(path) == Mapping || isLibrary(path) {
+		if strings.Contains(f[1], "x") && kindOfFile(path) == KindMapping || isLibrary(path) {
 			continue // programs and libraries stay for good; code in shared memory is a compiler's, of this process
 		}
 		inUse[strings.TrimSuffix(path, " (deleted)")] = true
@@ -340,7 +340,7 @@ func (h *HostState) processes(pids []int) {
 			name = fmt.Sprintf("%s process %d (%s) has exited but nobody waited for it (zombie)", relation, pid,
 				stat.Command)
 		}
-		h.add(Process, fmt.Sprintf("pid %d started %d", pid, stat.Start), name, stat.Command)
+		h.add(KindProcess, fmt.Sprintf("pid %d started %d", pid, stat.Start), name, stat.Command)
 	}
 }
 

@@ -45,7 +45,7 @@ func TestReleased(t *testing.T) {
 	var le *Error
 	require.ErrorAs(t, err, &le)
 	require.Len(t, le.Findings, 1)
-	assert.Equal(t, Reference, le.Findings[0].Kind)
+	assert.Equal(t, KindReference, le.Findings[0].Kind)
 	t.Log(err)
 
 	holder = nil

@@ -91,7 +91,7 @@ func fill(f *Finding, p retain.Path, kept string) {
 		})
 	}
 	f.Detail, f.cause, f.Note = retain.Format(p.Steps), p.Owner, p.Hint
-	f.Signature = string(Reference) + ": " + p.Cause + " → " + kept
+	f.Signature = string(KindReference) + ": " + p.Cause + " → " + kept
 	if p.Reaches >= 64<<10 {
 		f.Text += fmt.Sprintf("; %s of heap can be reached from it", ledger.FormatBytes(int64(p.Reaches)))
 	}

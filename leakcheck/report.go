@@ -11,16 +11,16 @@ type Kind string
 
 // The kinds of findings.
 const (
-	Reference     Kind = "reference"     // a tracked object that is still reachable
-	Goroutine     Kind = "goroutine"     // a goroutine of a scope that still runs
-	Buffer        Kind = "buffer"        // device memory in a ledger
-	Descriptor    Kind = "descriptor"    // an open file, pipe, device
-	Socket        Kind = "socket"        // an open socket; listening ones are named so
-	Mapping       Kind = "mapping"       // a mapped file, device or shared memory
-	SharedMemory  Kind = "shared memory" // an entry of /dev/shm
-	Process       Kind = "process"       // a child or grandchild
-	TemporaryFile Kind = "file"          // an entry of a watched folder
-	Memory        Kind = "memory"        // growth over rounds
+	KindReference     Kind = "reference"     // a tracked object that is still reachable
+	KindGoroutine     Kind = "goroutine"     // a goroutine of a scope that still runs
+	KindBuffer        Kind = "buffer"        // device memory in a ledger
+	KindDescriptor    Kind = "descriptor"    // an open file, pipe, device
+	KindSocket        Kind = "socket"        // an open socket; listening ones are named so
+	KindMapping       Kind = "mapping"       // a mapped file, device or shared memory
+	KindSharedMemory  Kind = "shared memory" // an entry of /dev/shm
+	KindProcess       Kind = "process"       // a child or grandchild
+	KindTemporaryFile Kind = "file"          // an entry of a watched folder
+	KindMemory        Kind = "memory"        // growth over rounds
 )
 
 // Finding is one thing that outlived its owner.

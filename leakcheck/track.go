@@ -178,8 +178,8 @@ func collect(ctx context.Context, refs []*Ref, cfg config) (left []*Ref, gcs int
 	for idle := 0; len(left) > 0; {
 		runtime.GC()
 		gcs++
-		before := len(left)
-		if left = unfreed(left); len(left) < before {
+		before, held := len(left), reachable(left)
+		if left = unfreed(left); len(left) < before || reachable(left) < held {
 			idle = 0
 			continue
 		}
@@ -228,10 +228,11 @@ func dropStopped() {
 	wg.Wait()
 }
 
-// unfreed keeps the refs whose cleanup has not run. Cleanups run on a goroutine of their own just
-// after a collection, so an object that is unreachable already gets a few milliseconds.
+// unfreed keeps the refs whose cleanup has not run. Cleanups run on goroutines of their own just
+// after a collection, so an object that is unreachable already gets a few milliseconds, and as long
+// as the runtime still has cleanups to run, a second.
 func unfreed(refs []*Ref) []*Ref {
-	deadline := time.Now().Add(5 * time.Millisecond)
+	start := time.Now()
 	for spins := 0; ; spins++ {
 		pending := 0
 		refs = slices.DeleteFunc(refs, func(r *Ref) bool {
@@ -243,13 +244,24 @@ func unfreed(refs []*Ref) []*Ref {
 			}
 			return false
 		})
-		if pending == 0 || time.Now().After(deadline) {
+		waited := time.Since(start)
+		if pending == 0 || waited > time.Second || waited > 5*time.Millisecond && !pendingCleanups() {
 			return refs
 		}
 		if runtime.Gosched(); spins > 50 {
 			time.Sleep(20 * time.Microsecond)
 		}
 	}
+}
+
+// reachable counts the refs whose object is.
+func reachable(refs []*Ref) (n int) {
+	for _, r := range refs {
+		if r.reachable() {
+			n++
+		}
+	}
+	return n
 }
 
 //go:noinline
@@ -259,8 +271,8 @@ func (r *Ref) reachable() bool { return r.weak.Value() != nil }
 func describe(left []*Ref, took time.Duration, gcs int, cfg config) []Finding {
 	var out []Finding
 	for _, r := range left {
-		f := Finding{Kind: Reference, Name: r.name, Text: r.verdict(took, gcs)}
-		f.Signature = fmt.Sprintf("%s: %s tracked as %s", Reference, r.typ, r.name)
+		f := Finding{Kind: KindReference, Name: r.name, Text: r.verdict(took, gcs)}
+		f.Signature = fmt.Sprintf("%s: %s tracked as %s", KindReference, r.typ, r.name)
 		out = append(out, f)
 	}
 	if cfg.noPaths {

@@ -18,16 +18,21 @@ type Trend struct {
 	bytes     bool
 	sustained bool // both halves grew more than allowed
 	doubt     bool // another measure of the same thing does not grow
+	once      bool // it did not grow in the second series
 }
 
 // Grows reports whether the trend is a finding: more than allowed, in both halves, with a
 // confidence that noise reaches less than once in ten thousand series.
-func (t Trend) Grows() bool {
-	return t.PerRound > t.Allowed && t.sustained && !t.doubt && t.Unjudged == "" && t.Confidence >= minConfidence
+func (t Trend) Grows() bool { return !t.once && t.grows(minConfidence) }
+
+func (t Trend) grows(level float64) bool {
+	return t.PerRound > t.Allowed && t.sustained && !t.doubt && t.Unjudged == "" && t.Confidence >= level
 }
 
 const (
 	minConfidence = 0.9999
+	// confirming is the level of the second series: chance has to reach both.
+	confirming = 0.99
 	// suggestive is the level at which the order of the samples allows a linear fit to speak, and
 	// two measures agree.
 	suggestive = 0.95
@@ -177,6 +182,18 @@ func studentT(t float64, df int) float64 {
 		return 0.5 + (theta+sin*sum)/math.Pi
 	}
 	return 0.5 + sin*sum/2
+}
+
+// oneGrows reports whether a series can be that of one object that gets larger: it hardly ever falls
+// over many samples, and never over few.
+func oneGrows(y []float64) bool {
+	switch n := len(y); {
+	case n < 8:
+		return false
+	case n < 12:
+		return steadiness(y) == 1
+	}
+	return steadiness(y) >= 0.9
 }
 
 // steadiness is the rise from the first sample to the last, as a part of the whole way up and down:

@@ -84,3 +84,42 @@ func TestLevelOnNoise(t *testing.T) {
 		}
 	}
 }
+
+// ring returns the sizes of a full ring of k buffers of random sizes, one of which is replaced in
+// each of n rounds: each sum depends on the ones before.
+func ring(r *rand.Rand, k, n int) (y []float64) {
+	sizes, sum := make([]float64, k), 0.0
+	for i := range k + n {
+		size := (64 << 10) * r.Float64()
+		sum += size - sizes[i%k]
+		if sizes[i%k] = size; i >= k {
+			y = append(y, sum)
+		}
+	}
+	return y
+}
+
+// TestLevelOnWanderingNoise: where samples depend on the ones before, one series wanders up by
+// chance; the same number of objects, and a second series, tell it from growth.
+func TestLevelOnWanderingNoise(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, buffers := range []int{2, 4, 8, 16, 32} {
+		for _, n := range []int{5, 9, 13, 25} {
+			first, both := 0, 0
+			const runs = 2000
+			for range runs {
+				y := ring(r, buffers, 2*n-1)
+				one, two := newTrend("it", y[:n], 4<<10), newTrend("it", y[n-1:], 4<<10)
+				one.doubt, two.doubt = !oneGrows(y[:n]), !oneGrows(y[n-1:])
+				if one.Grows() {
+					first++
+					if two.grows(confirming) {
+						both++
+					}
+				}
+			}
+			assert.LessOrEqual(t, first, runs/50, "%d buffers, %d samples", buffers, n)
+			assert.LessOrEqual(t, both, 1, "%d buffers, %d samples", buffers, n)
+		}
+	}
+}

@@ -122,24 +122,27 @@ func (d *Dump) Referrers(wanted func(i int) bool, f func(from, to int)) {
 	}
 }
 
-// Clear removes n words at addr, with the pointers in them, from an object.
-func (d *Dump) Clear(addr, n uint64) {
-	i := d.Find(addr)
-	if i < 0 {
-		return
-	}
-	r, slot := d.index.of(i)
-	clear(slice(d.Bytes(i), addr-d.Addr(i), 8*n))
-	left := 0
-	edges := r.pointers(slot)
-	d.Pointers(i, func(_, val uint64) {
-		if w, ok := d.index.word(val); ok {
-			edges[left] = w
-			left++
+// Forget removes the words at these addresses, with the pointers in them, from their objects.
+func (d *Dump) Forget(addrs []uint64) {
+	changed := map[int]bool{}
+	for _, a := range addrs {
+		if i := d.Find(a); i >= 0 {
+			clear(slice(d.Bytes(i), a-d.Addr(i), 8))
+			changed[i] = true
 		}
-	})
-	for ; left < len(edges); left++ {
-		edges[left] = r.word + slot*r.words // to itself leads nowhere
+	}
+	for i := range changed {
+		r, slot := d.index.of(i)
+		edges, left := r.pointers(slot), 0
+		d.Pointers(i, func(_, val uint64) {
+			if w, ok := d.index.word(val); ok {
+				edges[left] = w
+				left++
+			}
+		})
+		for ; left < len(edges); left++ {
+			edges[left] = r.word + slot*r.words // to itself leads nowhere
+		}
 	}
 }
 

@@ -56,11 +56,51 @@ func (x *explainer) popped() {
 		}
 		slots := slice(x.d.Bytes(list), addr-x.d.Addr(list)+8*length, 8*(capacity-length))
 		for at := 0; at+8 <= len(slots); at += 8 {
-			if v := binary.LittleEndian.Uint64(slots[at:]); v != 0 {
-				x.root(excused, root{kind: "popped", val: v})
+			x.excuse(binary.LittleEndian.Uint64(slots[at:]), addr+8*length+uint64(at))
+		}
+	}
+}
+
+// excuse makes what the word at addr points to an excused root, and forgets the word.
+func (x *explainer) excuse(val, addr uint64) {
+	if val != 0 {
+		x.root(excused, root{kind: "popped", val: val})
+		x.forgotten = append(x.forgotten, addr)
+	}
+}
+
+// stopped takes the timers that were stopped out of the dump, as popped does. Go keeps them, with
+// their functions, on the processor that they were set on until that one next looks at its timers.
+func (x *explainer) stopped() {
+	const header, zombie = 8, 1 << 2 // of runtime.timer's state
+	p, timer := x.types.Named("runtime.p"), x.types.Named("runtime.timer")
+	if p == nil || timer == nil {
+		return
+	}
+	timers, ok1 := p.FieldByName("timers")
+	state, ok2 := timer.FieldByName("state")
+	if !ok1 || !ok2 || timers.Type.Kind() != reflect.Struct {
+		return
+	}
+	heap, ok := timers.Type.FieldByName("heap")
+	if !ok || heap.Type.Kind() != reflect.Slice {
+		return
+	}
+	entry := uint64(heap.Type.Elem().Size())
+	size := uint64(p.Size()) + header
+	for i := range x.d.Sized(size, size+size/4) {
+		if x.d.FirstWord(i) != symbols.Descriptor(p) {
+			continue
+		}
+		list := x.d.Addr(i) + header + uint64(timers.Offset+heap.Offset)
+		first, n := x.d.Word(list), x.d.Word(list+8)
+		for k := range min(n, 1<<20) {
+			at := first + k*entry
+			t := x.d.Word(at)
+			if b := x.d.Memory(t+uint64(state.Offset), 1); len(b) == 1 && b[0]&zombie != 0 {
+				x.excuse(t, at)
 			}
 		}
-		x.d.Clear(addr+8*length, capacity-length)
 	}
 }
 

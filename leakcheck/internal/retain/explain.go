@@ -59,6 +59,8 @@ type explainer struct {
 	search *heapdump.Search
 	roots  []root
 	caller int // goroutine that took the dump
+
+	forgotten []uint64 // addresses of words that hold what no one is to blame for
 }
 
 var one sync.Mutex // dumps stop the world and fill the disk: one at a time

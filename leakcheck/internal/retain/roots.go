@@ -40,6 +40,8 @@ type root struct {
 func (x *explainer) collectRoots() {
 	d := x.d
 	x.popped()
+	x.stopped()
+	d.Forget(x.forgotten)
 	x.caller = slices.IndexFunc(d.Goroutines, func(g heapdump.Goroutine) bool { return g.Wait == "dumping heap" })
 	for i := range d.Segments {
 		s := &d.Segments[i]
