@@ -65,6 +65,7 @@ the bytes of the weights ÷ the memory bandwidth measured in the same run. From 
 	f.IntVar(&o.Cycles, "cycles", 20, "lives of an engine; 200 is a soak")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	engineFlags(f, &o.Config)
+	cmd.AddCommand(scaleCommand())
 	return cmd
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/enginetest/enginetest/cmd/enginetest/internal/gotest"
@@ -129,10 +130,23 @@ func (r *testRun) part(units []shard.Unit) (commands [][]string) {
 
 // tests lists the tests of a package that the command would run.
 func (r *testRun) tests(ctx context.Context, pkg string) (names []string, err error) {
+	if r.command.Flag("overlay") != "" { // the files are not what is compiled
+		return r.listed(ctx, pkg)
+	}
+	files, err := lines(ctx, r.command.Of(pkg).List(gotest.TestFiles))
+	if err != nil {
+		return nil, err
+	}
+	return r.command.Tests(files)
+}
+
+// listed builds a package's test and asks it for its tests.
+func (r *testRun) listed(ctx context.Context, pkg string) (names []string, err error) {
 	pattern := orElse(r.command.Flag("run"), ".")
 	pattern, _, _ = strings.Cut(pattern, "/")
 	args := gotest.Parse(r.command.Retry(pkg, "-list="+pattern)).Args
-	_, err = gotest.Exec(ctx, plainText(args), r.stderr, func(line string) {
+	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "-json" })
+	_, err = gotest.Exec(ctx, args, r.stderr, func(line string) {
 		if name := strings.TrimSpace(line); strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Example") ||
 			strings.HasPrefix(name, "Fuzz") {
 			names = append(names, name)
@@ -141,15 +155,7 @@ func (r *testRun) tests(ctx context.Context, pkg string) (names []string, err er
 	return names, err
 }
 
-func plainText(args []string) (kept []string) {
-	for _, a := range args {
-		if a != "-json" {
-			kept = append(kept, a)
-		}
-	}
-	return kept
-}
-
+// lines runs a command and returns the lines of its output that are not empty.
 func lines(ctx context.Context, args []string) (list []string, err error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	var stderr strings.Builder
@@ -158,7 +164,12 @@ func lines(ctx context.Context, args []string) (list []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, stderr.String())
 	}
-	return strings.Fields(string(out)), nil
+	for line := range strings.Lines(string(out)) {
+		if line = strings.TrimRight(line, "\r\n"); line != "" {
+			list = append(list, line)
+		}
+	}
+	return list, nil
 }
 
 func (r *testRun) run(ctx context.Context) error {

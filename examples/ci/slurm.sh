@@ -10,7 +10,7 @@
 #SBATCH --gres=gpu:1
 #SBATCH --time=01:00:00
 #SBATCH --requeue
-#SBATCH --output=reports/slurm-%A-%a.out
+#SBATCH --output=slurm-%A-%a.out
 set -uo pipefail
 n=${N:-$SLURM_ARRAY_TASK_MAX}
 mkdir -p reports
