@@ -40,7 +40,7 @@ func newRunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error)
 		_ = ckpt.Close() // the first error is the one to report
 		return nil, err
 	}
-	if len(gpus) == 0 {
+	if len(gpus) == 0 || c.cfg.Device == "" && !cudarunner.Computes(&ckpt.Config) {
 		return newCPURunner(c, ckpt)
 	}
 	var ids []string

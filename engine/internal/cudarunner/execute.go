@@ -11,7 +11,9 @@ import (
 
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/pooling"
 	"github.com/enginetest/enginetest/engine/internal/sample"
+	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
 // samplerCount is how many rows the host samples at once.
@@ -24,6 +26,9 @@ func (r *Runner) Execute(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 	}
 	if err := call(r.options.Hooks.Forward); err != nil {
 		return nil, err
+	}
+	if r.Head != checkpoint.OutputHead {
+		return r.poolAll(b)
 	}
 	out := resultsOf(b)
 	if wants(b) {
@@ -267,6 +272,6 @@ func (r *Runner) check(b *modelrunner.Batch) error {
 	}
 	return b.Check(modelrunner.Limits{
 		Tokens: r.options.MaxNumBatchedTokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks,
-		BlockSize: r.options.BlockSize,
+		BlockSize: r.options.BlockSize, Whole: pooling.Type(r.Pooling).Whole(),
 	})
 }

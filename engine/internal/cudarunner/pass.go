@@ -32,7 +32,7 @@ func passesOf(b *modelrunner.Batch, most int) []pass {
 			q, first := s, from-s.Start
 			q.Start, q.Len = from-at, to-from
 			if rest := s.Start + s.Len - to; rest > 0 { // its last row, which is drawn from, comes later
-				q.Context, q.Sampler = s.Context-rest, nil
+				q.Context, q.Sampler, q.Pool = s.Context-rest, nil, false
 			}
 			q.Targets = s.Targets[min(first, len(s.Targets)):min(first+q.Len, len(s.Targets))]
 			p.Seqs, p.seqs, p.first = append(p.Seqs, q), append(p.seqs, i), append(p.first, first)

@@ -69,6 +69,7 @@ type Runner struct {
 	saved  *cuda.Pinned       // the weights, while they are asleep and kept
 	copies copier
 
+	pooler *pooler // nil: the model has an output layer, or this is not the first rank
 	in     *staging
 	ruled  []rule        // scratch of rules
 	edits  []sample.Edit // as well
@@ -101,7 +102,7 @@ const closeTimeout = 30 * time.Second
 // the device is touched.
 //
 // In the ledger: the context, kernels, streams, weights, rope, workspace, staging (pinned host
-// memory for inputs and results); kv_cache after AllocateKV; cuda_graphs after the first decode
+// memory for inputs and results), pooling (the same) for a model that pools; kv_cache after AllocateKV; cuda_graphs after the first decode
 // steps.
 func New(ckpt *checkpoint.Checkpoint, o Options) (r *Runner, err error) {
 	defer func() { // after a panic too
@@ -214,6 +215,9 @@ func (r *Runner) takeModel(bytes int64, fill func() error) (err error) {
 			return err
 		}
 	}
+	if err := r.makePooler(); err != nil {
+		return err
+	}
 	return r.stream.Synchronize()
 }
 
@@ -313,7 +317,7 @@ func (r *Runner) Close() error {
 	if r.parts.Len() > 0 && r.worker.Err() == nil { // kept by a hook: another Close tries again
 		return err
 	}
-	r.graphs = nil
+	r.graphs, r.pooler = nil, nil
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return errors.Join(err, r.worker.Close(ctx))

@@ -49,6 +49,7 @@ type model struct {
 	layers []layer
 	norm   int64
 	lmHead matrix // rows of embed when tied
+	score  int64  // of a classifier; not packed, for the host
 }
 
 // layer is the weights of a layer. Norms are by role; 0 for those that the model has not.
@@ -116,6 +117,12 @@ type vector struct {
 	offset     float32
 }
 
+// Computes reports whether the kernels compute an architecture.
+func Computes(c *checkpoint.Config) bool {
+	return !c.PostNorms && c.Activation == checkpoint.SiLU && c.LocalRope == nil && c.EmbeddingScale == 1 &&
+		!c.Encoder && c.NumExperts == 0
+}
+
 // bind finds and checks every tensor of the model, and takes a rank's share.
 func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*model, *binder, error) {
 	c := ckpt.Config
@@ -123,8 +130,7 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*mod
 	b := &binder{from: ckpt, share: share, bytes: 256} // offset 0 means none
 	whole := b.survey()
 	var embedding checkpoint.Weight
-	if c.PostNorms || c.Activation != checkpoint.SiLU || c.LocalRope != nil || c.EmbeddingScale != 1 ||
-		c.Head != checkpoint.OutputHead {
+	if !Computes(&c) {
 		b.err = &checkpoint.Error{
 			File: ckpt.Dir, Reason: "the CUDA device does not compute this architecture", Got: c.Architecture,
 			Want: `the device "cpu" for it`,
@@ -147,6 +153,8 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*mod
 			embedding = w
 		case checkpoint.FinalNorm:
 			m.norm = b.norm(w)
+		case checkpoint.Score:
+			m.score = b.flat(w)
 		case checkpoint.Output:
 			m.lmHead = b.matrix(share.Vocab.Len(), c.HiddenSize)
 			b.rows(&m.lmHead, w, 8, 0)
@@ -154,7 +162,7 @@ func bind(ckpt *checkpoint.Checkpoint, share modelrunner.Share, fast bool) (*mod
 			b.layer(&m.layers[w.Layer], w)
 		}
 	}
-	if c.TieEmbeddings {
+	if c.TieEmbeddings && c.Head == checkpoint.OutputHead {
 		m.lmHead = b.tied(m.embed, embedding)
 	}
 	if b.err == nil && c.HeadDim > maxHeadDim {

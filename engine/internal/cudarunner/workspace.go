@@ -69,12 +69,16 @@ func (w *workspace) plan(r *Runner) {
 	if r.tiled() {
 		w.q = take(2 * padded * q)
 	}
-	w.logits = take(4 * logitRows * r.VocabSize)
+	vocab := r.VocabSize
+	if r.Head != checkpoint.OutputHead {
+		vocab = 1
+	}
+	w.logits = take(4 * logitRows * vocab)
 	w.h1, w.attn1, w.mlp1 = take(4*hidden), take(4*roundUp(q, 32)), take(4*roundUp(r.IntermediateSize, 32))
 	w.partial, w.done = take(4*maxUnits*headsTogether*(r.headPad+2)), take(4*maxUnits)
 	w.best, w.tokensOut = take(16*logitRows*raceShares), take(4*logitRows)
-	w.room = min(listedMost, r.VocabSize)
-	w.edited, w.tops, w.bins = take(4*logitRows*r.VocabSize), take(2*4*logitRows*raceShares), take(2*logitRows*binsBytes)
+	w.room = min(listedMost, vocab)
+	w.edited, w.tops, w.bins = take(4*logitRows*vocab), take(2*4*logitRows*raceShares), take(2*logitRows*binsBytes)
 	w.borders, w.lists = take(2*borderBytes*logitRows), take(2*8*logitRows*w.room)
 	w.kept, w.found = take(16*logitRows), take(logitRows*int(foundBytes))
 }
