@@ -89,11 +89,10 @@ func (c *core) parts() map[string]any {
 		if g, ok := c.loop.runner.(interface{ Ranks() []modelrunner.Rank }); ok {
 			for i, r := range g.Ranks() {
 				parts[fmt.Sprintf("model runner of rank %d (%s)", i, r.Device())] = r
+				addPooler(parts, r)
 			}
 		}
-		if p, ok := c.loop.runner.(interface{ Pooler() any }); ok && p.Pooler() != nil {
-			parts["pooler"] = p.Pooler()
-		}
+		addPooler(parts, c.loop.runner)
 		if c.offload.tier != nil {
 			parts["kv offload"] = c.offload.tier
 		}
@@ -103,4 +102,11 @@ func (c *core) parts() map[string]any {
 
 func (c *core) resetPrefixCache(ctx context.Context) error {
 	return c.loop.ask(ctx, "prefix cache reset", c.refusal, c.loop.forget)
+}
+
+// addPooler adds the pooler of a runner that has one: of several ranks, the first.
+func addPooler(parts map[string]any, r modelrunner.Runner) {
+	if p, ok := r.(interface{ Pooler() any }); ok && p.Pooler() != nil {
+		parts["pooler"] = p.Pooler()
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/ledger"
 )
 
 const poolingTestdata = "internal/modelrunner/testdata/pooling"
@@ -356,4 +357,32 @@ func TestPoolingThatIsNotReleased(t *testing.T) {
 	require.Len(t, leak.Holdings, 1)
 	assert.Equal(t, "pooling", leak.Holdings[0].Owner)
 	assert.ErrorContains(t, err, "release of pooling")
+}
+
+// TestPoolingOnDevices checks that the pooler is there, is one of the parts that no one may reach
+// later, and is gone. The stand-in computes nothing: its vectors are zero.
+func TestPoolingOnDevices(t *testing.T) { onDevices(t, testPoolingOnDevices) }
+
+func testPoolingOnDevices(t *testing.T, d testDevice) {
+	for _, how := range []string{PoolingLast, PoolingMean} {
+		e, err := Open(t.Context(), Config{
+			Model: fixtures.Bundled(), Device: d.config, Task: TaskEmbed, Pooling: how, Logger: quiet,
+		})
+		require.NoError(t, err)
+		assert.Positive(t, ledger.ByOwner(e.Holdings())["pooling"])
+		assert.Contains(t, e.Parts(), "pooler")
+		before, err := e.Embed(t.Context(), "The lighthouse", "2+3=")
+		require.NoError(t, err)
+		require.NoError(t, e.Sleep(t.Context(), 1))
+		assert.Zero(t, ledger.ByOwner(e.Holdings())["pooling"])
+		require.NoError(t, e.Wake(t.Context()))
+		after, err := e.Embed(t.Context(), "The lighthouse", "2+3=")
+		require.NoError(t, err)
+		for i := range before {
+			assert.LessOrEqual(t, farthest(t, after[i], before[i]), 1e-5)
+		}
+		require.NoError(t, e.Shutdown(t.Context()))
+		assert.Empty(t, e.Holdings())
+		assert.Empty(t, e.Parts())
+	}
 }
