@@ -350,3 +350,57 @@ func TestSeveral(t *testing.T) {
 		}, opts...)
 	})
 }
+
+// 9. An engine that embeds: the pooler is one more owner that must be gone.
+
+func TestPooling(t *testing.T) {
+	pools := func(cfg engine.Config) engine.Config {
+		cfg.Task, cfg.Pooling = engine.TaskEmbed, engine.PoolingMean
+		return cfg
+	}
+	everywhere(t, "pooling: embed, sleep, wake, delete", func(t *testing.T, cfg engine.Config) {
+		r, e := start(t, pools(cfg))
+		before := r.Embed("The lighthouse", "2+3=")
+		assert.Positive(t, ledger.ByOwner(e.Holdings())["pooling"], "the pooler has an owner")
+		assert.True(t, cfg.Core == engine.ChildProcess || e.Parts()["pooler"] != nil, "and is watched")
+		for level := 1; level <= 2; level++ {
+			require.NoError(t, e.Sleep(t.Context(), level))
+			assert.Zero(t, ledger.ByOwner(e.Holdings())["pooling"])
+			require.NoError(t, e.Wake(t.Context()))
+		}
+		for i, v := range r.Embed("The lighthouse", "2+3=") {
+			assert.InDeltaSlice(t, before[i], v, 1e-5)
+		}
+		gone(t, r)
+	})
+	everywhere(t, "pooling: requests in flight", func(t *testing.T, cfg engine.Config) {
+		r, e := start(t, pools(cfg))
+		text := strings.Repeat("The lighthouse keeper wrote. ", 10)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				var err error
+				for err == nil {
+					_, err = e.Embed(context.Background(), text, text)
+				}
+				assert.ErrorIs(t, err, engine.ErrStopped)
+			})
+		}
+		eventually(t, "the requests run", func() bool { return e.Stats().Finished > 8 })
+		require.NoError(t, e.Shutdown(t.Context()))
+		wg.Wait()
+		gone(t, r)
+	})
+	everywhere(t, "pooling: a forward pass fails", func(t *testing.T, cfg engine.Config) {
+		cfg.Faults = on(cfg, fault.Error(engine.FaultForward, 2))
+		r, e := start(t, pools(cfg))
+		var err error
+		for err == nil {
+			_, err = e.Embed(t.Context(), "The lighthouse")
+		}
+		assert.ErrorIs(t, err, engine.ErrEngineDead)
+		fault.MustFire(t, e)
+		gone(t, r)
+		runtime.KeepAlive(err)
+	})
+}
