@@ -24,6 +24,8 @@ import (
 type mutant struct {
 	name     string
 	property string // that must find it
+	test     string // or a package and one of its tests: it must fail and name what is kept
+	names    string // what that is
 	file     string
 	on       string // "child" or "served": where it shows; "" in process
 	add      string
@@ -46,6 +48,10 @@ func mutants(t *testing.T) (list []mutant) {
 				m.property = value
 			case "file":
 				m.file = value
+			case "test":
+				m.test = value
+			case "names":
+				m.names = value
 			case "on":
 				m.on = value
 			}
@@ -207,6 +213,12 @@ func TestMutants(t *testing.T) {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {
+			if m.test != "" {
+				output := fails(t, m)
+				rows = append(rows, fmt.Sprintf("| %s | %s | |", m.test, m.name))
+				t.Logf("%.1500s", output)
+				return
+			}
 			only := exactly(m.property)
 			if table {
 				only = ""
@@ -226,6 +238,25 @@ func TestMutants(t *testing.T) {
 			assert.True(t, proven[name], "%s finds no mutant", name)
 		}
 	}
+}
+
+// fails runs the test that is meant for a mutant: it must fail, and name what is kept.
+func fails(t *testing.T, m mutant) string {
+	t.Helper()
+	root, err := filepath.Abs("..")
+	require.NoError(t, err)
+	overlay, err := plant(root, t.TempDir(), m)
+	require.NoError(t, err)
+	pkg, name, _ := strings.Cut(m.test, " ")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-overlay", overlay, "-run", name, pkg)
+	cmd.Dir = root
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit, "%s does not find it: %s", m.test, out)
+	text := string(out)
+	require.Contains(t, text, "--- FAIL: ", "it was built, and failed as a test")
+	assert.Contains(t, text, m.names, "%s does not name it", m.test)
+	return text
 }
 
 // row is a line of the table property × mutant.
