@@ -42,7 +42,8 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 			return invalid("max_completion_tokens", "invalid_value", "is %d, must be at least 1",
 				*q.MaxCompletionTokens)
 		}
-		q.MaxTokens = q.MaxCompletionTokens
+		q.Sampling.MaxTokens = *q.MaxCompletionTokens
+		q.Sampling.giving("MaxTokens")
 	}
 	params, err := q.params(m.maxLen)
 	if err != nil {

@@ -76,7 +76,7 @@ func (j *job) add(ids []int32, params engine.SamplingParams) error {
 		ids = []int32{}
 	}
 	// A number of tokens that was asked for is not cut silently, as in vLLM.
-	if n := len(ids) + params.MaxTokens; j.common.MaxTokens != nil && len(ids) < j.m.maxLen && n > j.m.maxLen {
+	if n := len(ids) + params.MaxTokens; j.common.Sampling.given["MaxTokens"] && len(ids) < j.m.maxLen && n > j.m.maxLen {
 		return invalid("max_tokens", "context_length_exceeded",
 			"is %d, must be at most %d behind a prompt of %d tokens: the model's context has %d",
 			params.MaxTokens, j.m.maxLen-len(ids), len(ids), j.m.maxLen)
@@ -95,10 +95,7 @@ func (j *job) checkSeqs(prompts int) error {
 
 // n is the number of choices of a prompt.
 func (j *job) n() int {
-	if j.common.N == nil {
-		return 1
-	}
-	return *j.common.N
+	return max(j.common.Sampling.N, 1)
 }
 
 func (j *job) run(w http.ResponseWriter, r *http.Request) error {

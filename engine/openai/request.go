@@ -12,42 +12,18 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"unicode"
-
-	"github.com/enginetest/enginetest/engine"
 )
 
-// common are the fields of both kinds of completions: OpenAI's, and after them vLLM's. A nil field
-// was not given.
+// common are the fields of both kinds of completions, OpenAI's and vLLM's.
 type common struct {
-	Model            *string            `json:"model"`
-	MaxTokens        *int               `json:"max_tokens"`
-	N                *int               `json:"n"`
-	Temperature      *float64           `json:"temperature"`
-	TopP             *float64           `json:"top_p"`
-	Seed             *int64             `json:"seed"`
-	Stop             texts              `json:"stop"`
-	PresencePenalty  float64            `json:"presence_penalty"`
-	FrequencyPenalty float64            `json:"frequency_penalty"`
-	LogitBias        map[string]float64 `json:"logit_bias"`
-	Stream           bool               `json:"stream"`
-	StreamOptions    *streamOptions     `json:"stream_options"`
-
-	TopK              int      `json:"top_k"`
-	MinP              float64  `json:"min_p"`
-	TypicalP          float64  `json:"typical_p"`
-	RepetitionPenalty float64  `json:"repetition_penalty"`
-	MinTokens         int      `json:"min_tokens"`
-	IgnoreEOS         bool     `json:"ignore_eos"`
-	StopTokenIDs      tokenIDs `json:"stop_token_ids"`
-	IncludeStop       bool     `json:"include_stop_str_in_output"`
-	SkipSpecialTokens *bool    `json:"skip_special_tokens"`
-	BadWords          []string `json:"bad_words"`
-	AllowedTokenIDs   tokenIDs `json:"allowed_token_ids"`
-	ReturnTokenIDs    bool     `json:"return_token_ids"`
+	Model          *string        `json:"model"`
+	Stream         bool           `json:"stream"`
+	StreamOptions  *streamOptions `json:"stream_options"`
+	ReturnTokenIDs bool           `json:"return_token_ids"`
+	Sampling       sampling       `json:"-"`
 }
 
 type streamOptions struct {
@@ -178,22 +154,25 @@ func (s *Server) turn(ctx context.Context, bytes int64) (done func(), err error)
 func fill(raw map[string]json.RawMessage, into any) error {
 	known := map[string]reflect.Value{}
 	fields(reflect.ValueOf(into).Elem(), known)
+	body, sampler := into.(hasSampling)
 	for _, name := range slices.Sorted(maps.Keys(raw)) {
 		value := raw[name]
 		if string(value) == "null" || slices.Contains(ignored, name) {
 			continue
 		}
-		field, ok := known[name]
-		if ok {
-			if err := json.Unmarshal(value, field.Addr().Interface()); err != nil {
-				if api, ok := errors.AsType[*apiError](err); ok {
-					return api
-				}
-				return invalid(name, "invalid_type", "%v", jsonError(err))
+		if field, ok := known[name]; ok {
+			if err := typed(name, json.Unmarshal(value, field.Addr().Interface())); err != nil {
+				return err
 			}
 			continue
 		}
 		allowed, ok := refused[name]
+		if p, is := param(name); is && !ok && sampler {
+			if err := typed(name, body.parameters().set(p, value)); err != nil {
+				return err
+			}
+			continue
+		}
 		if !ok {
 			return invalid(name, "unknown_parameter", "unknown field")
 		}
@@ -205,6 +184,17 @@ func fill(raw map[string]json.RawMessage, into any) error {
 	return nil
 }
 
+// typed makes an answer of an error of a field's type.
+func typed(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if api, ok := errors.AsType[*apiError](err); ok {
+		return api
+	}
+	return invalid(name, "invalid_type", "%v", jsonError(err))
+}
+
 // fields lists a struct's fields by their JSON names.
 func fields(v reflect.Value, into map[string]reflect.Value) {
 	for i := range v.NumField() {
@@ -213,7 +203,9 @@ func fields(v reflect.Value, into map[string]reflect.Value) {
 			fields(v.Field(i), into)
 			continue
 		}
-		into[f.Tag.Get("json")] = v.Field(i)
+		if name := f.Tag.Get("json"); name != "-" {
+			into[name] = v.Field(i)
+		}
 	}
 }
 
@@ -283,54 +275,6 @@ func (t *tokenIDs) UnmarshalJSON(data []byte) error {
 		(*t)[i] = *id
 	}
 	return nil
-}
-
-// params returns the sampling parameters; maxTokens is the default of max_tokens.
-func (c *common) params(maxTokens int) (engine.SamplingParams, error) {
-	p := engine.SamplingParams{
-		MaxTokens: maxTokens, Temperature: 1, Seed: c.Seed, Stop: c.Stop, PresencePenalty: c.PresencePenalty,
-		FrequencyPenalty: c.FrequencyPenalty,
-		TopK:             c.TopK, MinP: c.MinP, TypicalP: c.TypicalP, RepetitionPenalty: c.RepetitionPenalty,
-		MinTokens: c.MinTokens, IgnoreEOS: c.IgnoreEOS,
-		StopTokenIDs: c.StopTokenIDs, IncludeStopInOutput: c.IncludeStop, SkipSpecialTokens: c.SkipSpecialTokens,
-		BadWords:        c.BadWords,
-		AllowedTokenIDs: c.AllowedTokenIDs,
-	}
-	for _, n := range []struct {
-		name string
-		from *int
-		to   *int
-	}{{"max_tokens", c.MaxTokens, &p.MaxTokens}, {"n", c.N, &p.N}} {
-		if n.from != nil {
-			if *n.from < 1 {
-				return p, invalid(n.name, "invalid_value", "is %d, must be at least 1", *n.from)
-			}
-			*n.to = *n.from
-		}
-	}
-	if c.Temperature != nil {
-		p.Temperature = *c.Temperature
-	}
-	if c.TopP != nil {
-		if *c.TopP == 0 {
-			return p, invalid("top_p", "invalid_value", "is 0, must be in (0, 1]")
-		}
-		p.TopP = *c.TopP
-	}
-	if c.StreamOptions != nil && !c.Stream {
-		return p, invalid("stream_options", "invalid_value", "only with stream")
-	}
-	if len(c.LogitBias) > 0 {
-		p.LogitBias = map[int32]float64{}
-	}
-	for k, bias := range c.LogitBias {
-		id, err := strconv.ParseInt(k, 10, 32)
-		if err != nil {
-			return p, invalid("logit_bias", "invalid_value", "%q is not a token id", k)
-		}
-		p.LogitBias[int32(id)] = bias
-	}
-	return p, nil
 }
 
 const maxLogprobs = 20 // OpenAI's bound of top_logprobs, and vLLM's of both
