@@ -42,6 +42,9 @@ const shmDir = "/dev/shm"
 // observe notes what the living processes use.
 func (t *traces) observe(f *proc.Family) {
 	list, _ := f.Processes()
+	if len(list) == 0 {
+		return
+	}
 	locks := lockInodes()
 	for _, p := range list {
 		t.pids[p.PID] = true

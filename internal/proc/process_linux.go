@@ -17,6 +17,11 @@ func Unseen() string { return "" }
 
 // Processes lists the living processes of the family, oldest first. The supervisor is not one.
 func (f *Family) Processes() ([]Process, error) {
+	select {
+	case <-f.gone:
+		return nil, nil
+	default:
+	}
 	var list []Process
 	for _, m := range f.members() {
 		list = append(list, f.describe(m))
