@@ -25,14 +25,7 @@ type real struct {
 var reals = []real{
 	{server.ProtocolEnginetest, "enginetest serve", func(t *testing.T) server.Opener {
 		t.Helper()
-		if _, err := os.Stat("../cmd/enginetest/main.go"); err != nil {
-			t.Skipf("there are no sources to build `enginetest serve` from: %v", err)
-		}
-		dir := t.TempDir()
-		out, err := exec.Command("go", "build", "-o", dir,
-			"github.com/enginetest/enginetest/cmd/enginetest").CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		t.Setenv("PATH", dir+string(filepath.ListSeparator)+os.Getenv("PATH"))
+		inPath(t, enginetestDir(t))
 		return server.Enginetest()
 	}},
 	{server.ProtocolLlamaCpp, "llama-server", func(t *testing.T) server.Opener {
@@ -53,6 +46,30 @@ var reals = []real{
 const ollamaTemplate = `{{ range .Messages }}{{ if eq .Role "user" }}Q: {{ .Content }}
 A:{{ else if eq .Role "assistant" }} {{ .Content }}<|eos|>
 {{ end }}{{ end }}`
+
+// built is the folder with the enginetest command, once a test needed it.
+var built string
+
+func enginetestDir(t *testing.T) string {
+	t.Helper()
+	if built != "" {
+		return built
+	}
+	if _, err := os.Stat("../cmd/enginetest/main.go"); err != nil {
+		t.Skipf("there are no sources to build `enginetest serve` from: %v", err)
+	}
+	dir, err := os.MkdirTemp("", "et")
+	require.NoError(t, err)
+	built = dir
+	out, err := exec.Command("go", "build", "-o", dir, "github.com/enginetest/enginetest/cmd/enginetest").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return dir
+}
+
+func inPath(t *testing.T, dir string) {
+	t.Helper()
+	t.Setenv("PATH", dir+string(filepath.ListSeparator)+os.Getenv("PATH"))
+}
 
 func installed(t *testing.T, name string) {
 	t.Helper()
@@ -79,7 +96,7 @@ func TestRealServers(t *testing.T) {
 			require.NoError(t, err)
 			defer s.Stop(within(t))
 			require.Equal(t, r.protocol, s.Protocol())
-			ran := runSuite(t, s)
+			ran := runSuite(t, &suite{Server: s})
 			report := s.Stop(within(t))
 			t.Logf("\n%s", report)
 			require.NoError(t, report.Err())

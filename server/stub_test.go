@@ -30,7 +30,11 @@ func TestMain(m *testing.M) {
 	if os.Getenv(hostEnv) != "" {
 		host(os.Args[1:])
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if built != "" {
+		_ = os.RemoveAll(built)
+	}
+	os.Exit(code)
 }
 
 // The host is this test binary as the test process of a server: it starts the stub with flags,

@@ -17,13 +17,14 @@ import (
 // suite is one server under the cases. Rows collects what the table of docs/servers.md says.
 type suite struct {
 	*server.Server
-	rows map[string]string
+	dialect bool // the server only speaks the protocol: what it refuses is not run
+	rows    map[string]string
 }
 
 // runSuite runs every case on a server that has the bundled model.
-func runSuite(t *testing.T, s *server.Server) map[string]string {
+func runSuite(t *testing.T, u *suite) map[string]string {
 	t.Helper()
-	u := &suite{s, map[string]string{}}
+	u.rows = map[string]string{}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			err := c.run(t, u)
@@ -35,6 +36,8 @@ func runSuite(t *testing.T, s *server.Server) map[string]string {
 			switch {
 			case errors.Is(err, errors.ErrUnsupported):
 				cell = "no"
+			case u.dialect && refused(err):
+				cell = notRun
 			case configured(err):
 				cell = "with a model for it"
 			default:
@@ -52,7 +55,14 @@ func runSuite(t *testing.T, s *server.Server) map[string]string {
 // configured tells a server that has a verb, and was started with a model that does not.
 func configured(err error) bool {
 	var refused *server.APIError
-	return errors.As(err, &refused) && (refused.Status == 501 || strings.Contains(refused.Message, "does not support"))
+	return errors.As(err, &refused) && (refused.Status == 501 || refused.Code == "unsupported_task" ||
+		strings.Contains(refused.Message, "does not support"))
+}
+
+// refused tells a server that has not got a path or a parameter.
+func refused(err error) bool {
+	var refused *server.APIError
+	return errors.As(err, &refused) && (refused.Status == 404 || refused.Status == 400)
 }
 
 // one asks for one completion.

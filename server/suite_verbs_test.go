@@ -160,7 +160,11 @@ var verbCases = []testCase{
 		return err
 	}},
 	{"attach", "attach", func(t *testing.T, u *suite) error {
-		a, err := server.Attach(u.URL()).With(server.Model(u.Model())).Start(within(t))
+		attach := server.Attach(u.URL()).With(server.Model(u.Model()))
+		if u.dialect {
+			attach = attach.With(server.Speaks(u.Protocol()))
+		}
+		a, err := attach.Start(within(t))
 		if err != nil {
 			return err
 		}

@@ -85,13 +85,8 @@ func vLLMScore(ctx context.Context, s *Server, query string, texts []string) ([]
 	return out, nil
 }
 
-// enginetest is `enginetest serve`: vLLM's names, without the verbs that it does not serve.
-var enginetest = register(func() *api {
-	a := vLLMLike(ProtocolEnginetest, vLLMNames.without("PromptLogprobs").with(wire("TypicalP")))
-	a.embed, a.classify, a.score = nil, nil, nil
-	a.tokenize, a.detokenize, a.sleep, a.wake, a.resetPrefixCache = nil, nil, nil, nil, nil
-	return a
-}())
+// enginetest is `enginetest serve`: vLLM's paths and names.
+var enginetest = register(vLLMLike(ProtocolEnginetest, vLLMNames.without("PromptLogprobs").with(wire("TypicalP"))))
 
 // sgLang is SGLang's server: OpenAI's API, and control verbs of its own.
 var sgLang = register(func() *api {
