@@ -3,15 +3,16 @@ package leakcheck
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/enginetest/enginetest/leakcheck/internal/retain"
 )
 
 // goroutine is one block of a full stack dump.
@@ -72,8 +73,8 @@ func parseStacks(text []byte) []goroutine {
 	return out
 }
 
-// parseHeader reads `goroutine 20
-// [chan receive (leaked), 3 minutes, locked to thread labels:{"k": "v"}]:`.
+// parseHeader reads `goroutine 20 [chan receive (leaked), 3 minutes, locked to thread] {k: v}:`, or
+// before Go 1.27 `goroutine 20 [chan receive, 3 minutes labels:{"k": "v"}]:`.
 func parseHeader(line string) (g goroutine, ok bool) {
 	rest, ok := strings.CutPrefix(line, "goroutine ")
 	if !ok {
@@ -83,10 +84,12 @@ func parseHeader(line string) (g goroutine, ok bool) {
 	if g.id, _ = strconv.ParseInt(strings.Fields(id)[0], 10, 64); !ok || g.id == 0 {
 		return g, false
 	}
-	rest = strings.TrimSuffix(rest, "]:")
-	if i := strings.Index(rest, " labels:{"); i >= 0 {
+	if i := strings.Index(rest, "] {"); i >= 0 {
+		rest, g.labels = rest[:i], rest[i+2:]
+	} else if i := strings.Index(rest, " labels:{"); i >= 0 {
 		rest, g.labels = rest[:i], rest[i:]
 	}
+	rest = strings.TrimSuffix(rest, "]:")
 	parts := strings.Split(rest, ", ")
 	g.state, g.leaked = strings.CutSuffix(parts[0], " (leaked)")
 	for _, p := range parts[1:] {
@@ -126,9 +129,12 @@ func (s *Scope) leftovers(waited time.Duration) error {
 	old := getLabels()
 	setLabels(nil)
 	defer setLabels(old)
-	certain := leakProfile()
+	all, certain := provenStacks()
 	left := s.kin.left(s)
-	for _, g := range stacks() {
+	for i, g := range left {
+		left[i].leaked = slices.ContainsFunc(all, func(o goroutine) bool { return o.id == g.id && o.leaked })
+	}
+	for _, g := range all {
 		if marked(g.labels) && strings.Contains(g.labels, s.mark) && !processWide(g.String()) {
 			left = append(left, g)
 		}
@@ -166,11 +172,15 @@ func (s *Scope) report(left []goroutine, certain bool, state string) error {
 // certainLeaks asks the runtime's goroutine leak profile, where there is one, for goroutines that
 // no other evidence has shown: new ones that nothing can ever wake, while nothing else ran.
 func (s *Scope) certainLeaks() error {
-	if !s.kin.judgeable(s) || !leakProfile() {
+	if !s.kin.judgeable(s) {
+		return nil
+	}
+	all, certain := provenStacks()
+	if !certain {
 		return nil
 	}
 	var left []goroutine
-	for _, g := range stacks() {
+	for _, g := range all {
 		if g.leaked && s.kin.new(g.id) && (!marked(g.labels) || strings.Contains(g.labels, s.mark)) {
 			g.why = "because nothing else ran meanwhile"
 			left = append(left, g)
@@ -226,16 +236,11 @@ func finding(gs []goroutine) Finding {
 	return f
 }
 
-// leakProfile asks the runtime for goroutines that can never run again, when the binary was built
-// with GOEXPERIMENT=goroutineleakprofile. The answer shows in the next stack dump. A mutex waiter
-// is only found by the second pass.
-func leakProfile() bool {
-	p := pprof.Lookup("goroutineleak")
-	if p == nil {
-		return false
+// provenStacks dumps all goroutines after the runtime has looked for those that can never run again,
+// where this Go can.
+func provenStacks() (all []goroutine, certain bool) {
+	if certain = retain.LeakProfile(func() { all = stacks() }); !certain {
+		all = stacks()
 	}
-	for range 2 {
-		p.WriteTo(io.Discard, 0) //nolint:errcheck // io.Discard takes everything
-	}
-	return true
+	return all, certain
 }

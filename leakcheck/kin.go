@@ -1,8 +1,8 @@
 package leakcheck
 
 import (
+	"regexp"
 	"runtime"
-	"strings"
 	"sync"
 	"time"
 )
@@ -155,7 +155,10 @@ func (k *kin) new(id int64) bool {
 }
 
 // marked reports whether a goroutine carries the label of any scope.
-func marked(labels string) bool { return strings.Contains(labels, `"`+labelKey+`"`) }
+func marked(labels string) bool { return scopeLabel.MatchString(labels) }
+
+// scopeLabel matches the key in `{"leakcheck": "/1/"}` and, from Go 1.27 on, `{leakcheck: /1/}`.
+var scopeLabel = regexp.MustCompile(`[{ "]` + labelKey + `"?: `)
 
 // over says that the scope's verdict is known: later ones run alone again.
 func (k *kin) over(s *Scope) { live.leave(s) }

@@ -119,9 +119,9 @@ func TestNotTheScopes(t *testing.T) {
 // proves that nothing can ever wake it.
 func TestCertainFinds(t *testing.T) {
 	if pprof.Lookup("goroutineleak") == nil {
-		t.Skip("not built with GOEXPERIMENT=goroutineleakprofile")
+		t.Skip("no goroutine leak profile: Go before 1.27, built without GOEXPERIMENT=goroutineleakprofile")
 	}
-	if os.Getenv("LEAKCHECK_CERTAIN") == "" { // in a process of its own: no dump can be taken afterwards
+	if os.Getenv("LEAKCHECK_CERTAIN") == "" { // in a process of its own: the goroutine stays for ever
 		cmd := exec.Command(os.Args[0], "-test.run=^TestCertainFinds$")
 		cmd.Env = append(os.Environ(), "LEAKCHECK_CERTAIN=1")
 		out, err := cmd.CombinedOutput()

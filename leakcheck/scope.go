@@ -66,7 +66,7 @@ func getLabels() unsafe.Pointer
 //go:linkname setLabels runtime/pprof.runtime_setProfLabel
 func setLabels(unsafe.Pointer)
 
-// labelMap mirrors what runtime/pprof stores (Go 1.24 to 1.26); readable checks that before it is
+// labelMap mirrors what runtime/pprof stores (Go 1.24 to 1.27); readable checks that before it is
 // trusted.
 type labelMap struct{ list []struct{ key, value string } }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"runtime/pprof"
 	"strings"
 	"syscall"
 )
@@ -13,7 +14,7 @@ import (
 // MaxHeap is the largest heap that is dumped.
 const MaxHeap = 16 << 30
 
-// ballast is allocated before a dump. Go 1.26 kills the process when a goroutine is just returning
+// ballast is allocated before a dump. Go (1.26, 1.27) kills the process when a goroutine is just returning
 // from a system call while the dump lists the goroutines ("dumpgs in STW - bad status"): it is
 // marked as running, and has no processor to run on. The dump writes the objects before that, with
 // the world stopped: while the ballast goes to the file, threads that were in short system calls
@@ -83,11 +84,10 @@ func write(f *os.File) []uint32 {
 	return b
 }
 
-// leakedGoroutines refuses a dump that would kill the process: the runtime does not know the state
-// in which the goroutine leak profile (an experiment of Go 1.26) leaves the goroutines that it
-// found.
+// leakedGoroutines refuses a dump that would kill the process: the runtime does not know the state in
+// which its goroutine leak profile leaves the goroutines that it found.
 func leakedGoroutines() error {
-	if !strings.Contains(runtime.Version(), "goroutineleakprofile") {
+	if pprof.Lookup("goroutineleak") == nil {
 		return nil
 	}
 	buf := make([]byte, 1<<20)

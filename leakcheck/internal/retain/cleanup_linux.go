@@ -11,7 +11,7 @@ import (
 )
 
 // findCleanup looks in the runtime's own memory for the record of a cleanup that refers to one of
-// the objects, the first ones first. The record (runtime.specialCleanup, Go 1.25 and 1.26) is
+// the objects, the first ones first. The record (runtime.specialCleanup, Go 1.25 to 1.27) is
 // {next, offset, kind byte = 7, call, fn, arg, id}.
 func findCleanup(d *heapdump.Dump, objects []int) (r root, top int, ok bool) {
 	rank := map[uint64]int{} // address to index in objects

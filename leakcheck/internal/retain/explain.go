@@ -79,6 +79,7 @@ func Explain(targets []Target, o Options) (paths []Path, err error) {
 func Sampled() (map[uint64]bool, error) {
 	one.Lock()
 	defer one.Unlock()
+	takeBack()
 	d, err := heapdump.Take()
 	if err != nil {
 		return nil, err
@@ -127,6 +128,7 @@ func withDump(o Options, f func(x *explainer)) (err error) {
 	}
 	// the index is garbage right after; a collection in between would double the time
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	takeBack()
 	d, err := heapdump.Take()
 	if err != nil {
 		return err

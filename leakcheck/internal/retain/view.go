@@ -325,29 +325,29 @@ func (x *explainer) receiver(fn string) reflect.Type {
 	return t
 }
 
-// mapEdge finds the slot of a map's group: {control word, slots of key and element}.
+// mapEdge finds the entry of a map's group that a slot belongs to.
 func (x *explainer) mapEdge(v view, slot uint64) edge {
 	l := symbols.Layout(v.t)
-	if l.GroupSize == 0 || l.SlotSize == 0 || slot < v.base {
+	if l.GroupSize == 0 || slot < v.base {
 		return edge{}
 	}
 	in := (slot - v.base) % l.GroupSize
-	if in < 8 {
+	key, elem, inKey, ok := l.Entry(in)
+	if !ok {
 		return edge{}
 	}
-	key := slot - in + 8 + (in-8)/l.SlotSize*l.SlotSize
-	off := slot - key
+	key, elem = slot-in+key, slot-in+elem
 	label := "[" + x.format(v.t.Key(), key, l.IndirectKey) + "]"
 	target := x.d.Word(slot)
 	switch {
-	case off < l.ElemOffset && l.IndirectKey:
+	case inKey && l.IndirectKey:
 		return edge{ok: true, label: " key " + label, next: oneValue(v.t.Key(), target)}
-	case off < l.ElemOffset:
-		return x.field(v.t.Key(), key, off, " key"+keyLabel(v.t.Key(), label))
+	case inKey:
+		return x.field(v.t.Key(), key, slot-key, " key"+keyLabel(v.t.Key(), label))
 	case l.IndirectElem:
 		return edge{ok: true, label: label, next: oneValue(v.t.Elem(), target)}
 	}
-	return x.field(v.t.Elem(), key+l.ElemOffset, off-l.ElemOffset, label)
+	return x.field(v.t.Elem(), elem, slot-elem, label)
 }
 
 // keyLabel leaves a key's value out where the path goes through the key itself and shows it anyway.

@@ -138,7 +138,7 @@ func sameLayout(a, b string) error {
 	defer fb.Close()
 	for _, name := range []string{
 		".text", ".rodata", ".data", ".bss", ".noptrdata", ".noptrbss", ".typelink",
-		".itablink", ".go.module", ".gopclntab",
+		".itablink", ".go.module", ".gopclntab", ".go.type", ".go.func",
 	} {
 		x, y := fa.Section(name), fb.Section(name)
 		if x == nil && y == nil {
@@ -162,20 +162,31 @@ func sameLayout(a, b string) error {
 			if !bytes.Equal(dx, dy) {
 				return fmt.Errorf("section %s differs", name)
 			}
-		} else if err := sameCode(dx, dy, x.Addr, fa.Section(".rodata")); err != nil {
+		} else if err := sameCode(dx, dy, x.Addr, readOnly(fa)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func sameCode(x, y []byte, addr uint64, readOnly *elf.Section) error {
+// readOnly lists the sections that leaving symbols out reorders: types and closures have sections of
+// their own from Go 1.27 on.
+func readOnly(f *elf.File) (out []*elf.Section) {
+	for _, name := range []string{".rodata", ".go.type", ".go.func"} {
+		if s := f.Section(name); s != nil {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func sameCode(x, y []byte, addr uint64, readOnly []*elf.Section) error {
 	points := func(code []byte, at int) bool { // a 32-bit displacement at this place would point to read-only data
 		if at < 0 || at+4 > len(code) {
 			return false
 		}
 		t := addr + uint64(at) + 4 + uint64(int64(int32(binary.LittleEndian.Uint32(code[at:]))))
-		return t >= readOnly.Addr && t < readOnly.Addr+readOnly.Size
+		return slices.ContainsFunc(readOnly, func(s *elf.Section) bool { return t >= s.Addr && t < s.Addr+s.Size })
 	}
 next:
 	for i := 0; i < len(x); i++ {

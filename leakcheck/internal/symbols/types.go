@@ -28,23 +28,6 @@ func findfunc(pc uintptr) funcInfo
 
 type funcInfo struct{ f, _ unsafe.Pointer } // a struct, not an array: it is returned in registers
 
-// moduledata mirrors the head of runtime.moduledata (Go 1.24 to 1.26).
-//
-//nolint:unused // fields that are not read give the others their places
-type moduledata struct {
-	_                     uintptr       // pcHeader
-	_                     [5][3]uintptr // funcnametab, cutab, filetab, pctab, pclntable
-	_                     [3]uintptr    // ftab
-	_                     [3]uintptr    // findfunctab, minpc, maxpc
-	text, etext           uintptr
-	noptrdata, enoptrdata uintptr
-	data, edata           uintptr
-	bss, ebss             uintptr
-	noptrbss, enoptrbss   uintptr
-	_                     [5]uintptr // covctrs, ecovctrs, end, gcdata, gcbss
-	types, etypes         uintptr
-}
-
 type eface struct{ typ, data unsafe.Pointer }
 
 func pointer(a uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&a)) }
@@ -106,18 +89,30 @@ func (t *Types) Named(name string) reflect.Type { return t.named[name] }
 // MapOf returns the map type whose storage consists of this group type; nil when it is none.
 func (t *Types) MapOf(group reflect.Type) reflect.Type { return t.groups[Descriptor(group)] }
 
-// MapLayout is how the groups of a map type lie in memory (internal/abi.MapType of Go 1.24 to
-// 1.26).
+// MapLayout is how the groups of a map type lie in memory: a control word, then either eight slots of
+// a key and an element, or eight keys and eight elements.
 type MapLayout struct {
-	GroupSize, SlotSize, ElemOffset uint64
-	IndirectKey, IndirectElem       bool
+	GroupSize                 uint64
+	keys, elems               uint64 // where the first ones lie in a group
+	keyStride, elemStride     uint64
+	IndirectKey, IndirectElem bool
 }
 
-// Layout reads the layout of a map type.
-func Layout(m reflect.Type) MapLayout {
-	a := Descriptor(m)
-	flags := read32(a + 104)
-	return MapLayout{read64(a + 80), read64(a + 88), read64(a + 96), flags&4 != 0, flags&8 != 0}
+// Entry finds the key and the element that share an entry with the word at in, an offset in a group,
+// and reports whether the word lies in the key.
+func (l MapLayout) Entry(in uint64) (key, elem uint64, inKey, ok bool) {
+	if in < l.keys || l.keyStride == 0 {
+		return 0, 0, false, false
+	}
+	n := (in - l.keys) / l.keyStride
+	if split := l.elems-l.keys > l.keyStride; split && in >= l.elems {
+		if l.elemStride == 0 {
+			return 0, 0, false, false
+		}
+		n = (in - l.elems) / l.elemStride
+	}
+	key, elem = l.keys+n*l.keyStride, l.elems+n*l.elemStride
+	return key, elem, in < elem && in-key < l.keyStride, true
 }
 
 // HasPointers reports whether values of the type hold pointers.
@@ -345,6 +340,12 @@ func Line(pc uint64, skip func(fn string) bool) (fn, file string, line int) {
 	}
 	file, line = f.FileLine(f.Entry()) // the line of the call is not known
 	return plain(f.Name()), file, line
+}
+
+// Variables is where the variables lie that have pointers and no initial value.
+func Variables() (lo, hi uint64) {
+	md := lastmoduledatap
+	return uint64(md.bss), uint64(md.ebss)
 }
 
 // Sane checks that the layout of the runtime's tables is the one that this package knows.

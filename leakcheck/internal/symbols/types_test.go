@@ -19,7 +19,12 @@ func TestTypes(t *testing.T) {
 	m := reflect.TypeOf(table)
 	group := typeAt(read64(Descriptor(m) + 64))
 	assert.Equal(t, m, types.MapOf(group))
-	assert.Equal(t, uint64(16+8), Layout(m).SlotSize)
+	key, elem, inKey, ok := Layout(m).Entry(8) // the first word after the control word
+	assert.Equal(t, []any{uint64(8), true, true}, []any{key, inKey, ok})
+	same, _, inKey, ok := Layout(m).Entry(elem)
+	assert.Equal(t, []any{key, false, true}, []any{same, inKey, ok})
+	_, _, _, ok = Layout(m).Entry(0)
+	assert.False(t, ok, "the control word")
 	assert.NotNil(t, types.Named("reflect.rtype"))
 	for _, typ := range types.All {
 		assert.Equal(t, typ, types.At(Descriptor(typ)))
