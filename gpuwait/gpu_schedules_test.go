@@ -179,7 +179,7 @@ func (p *player) life(i int) {
 		return
 	}
 	var failed *gpuwait.AccountError
-	require.True(p, errors.As(err, &failed), "%s: %s: %v", what, r.Line(), err)
+	require.ErrorAs(p, err, &failed, "%s: %s", what, r.Line())
 	d := failed.Report.Devices[0]
 	require.Equal(p, gpuwait.VerdictHeld, d.Verdict, "%s: %v", what, err)
 	require.GreaterOrEqual(p, d.Bytes, leaked, "%s: %v", what, err)
