@@ -22,6 +22,8 @@ func Tree(pid int) Family {
 // FamilySample is what the processes of a family hold together after one round. Memory that several
 // processes share counts once (PSS).
 type FamilySample struct {
+	Core        int64 // resident memory of the process that has the most: an engine's core
+	Resident    int64 // resident memory of all processes, which counts shared pages in each
 	Anonymous   int64 // heaps and stacks, also what is swapped out
 	Shared      int64 // shared memory: /dev/shm, memfd, System V
 	Files       int64 // of mapped files; the kernel takes these pages back when it needs them
@@ -64,6 +66,8 @@ func (f Family) sample(cfg config) (s FamilySample, unreadable string, err error
 			return s, "", fmt.Errorf("leakcheck: the memory of %v cannot be read: another user's process, or a system without /proc/PID/smaps_rollup", p)
 		}
 		s.Processes++
+		resident := kilobytes(rollup, "Rss:")
+		s.Core, s.Resident = max(s.Core, resident), s.Resident+resident
 		s.Anonymous += kilobytes(rollup, "Pss_Anon:") + kilobytes(rollup, "SwapPss:")
 		s.Shared += kilobytes(rollup, "Pss_Shmem:")
 		s.Files += kilobytes(rollup, "Pss_File:")

@@ -181,11 +181,11 @@ func (t Trend) amount(x float64) string {
 func (r *FamilyReport) Table() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "round\tanonymous\tshared\tfiles\tdevice\tfds\tprocesses\t")
+	fmt.Fprintln(w, "round\tcore RSS\ttotal RSS\tanonymous\tshared\tfiles\tdevice\tfds\tprocesses\t")
 	size := ledger.FormatBytes
 	for i, s := range r.Samples {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%d\t%d\t\n", r.Warmup+i, size(s.Anonymous), size(s.Shared), size(s.Files),
-			size(s.Device), s.Descriptors, s.Processes)
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t\n", r.Warmup+i, size(s.Core), size(s.Resident),
+			size(s.Anonymous), size(s.Shared), size(s.Files), size(s.Device), s.Descriptors, s.Processes)
 	}
 	w.Flush()
 	for _, t := range r.Trends {
