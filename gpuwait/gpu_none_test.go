@@ -7,3 +7,5 @@ import (
 )
 
 func cudaHold() error { return errors.ErrUnsupported }
+
+func scheduleProcess(string) error { return errors.ErrUnsupported }

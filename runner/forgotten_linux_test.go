@@ -123,8 +123,8 @@ func plant(t *testing.T) {
 func TestForgottenEngineIsNamed(t *testing.T) {
 	out, err := onStub(t, "TestChildForgotten")
 	require.Error(t, err)
-	assert.Contains(t, out, "engine opened at forgotten_test.go:")
-	assert.Regexp(t, `device memory .*\n.*GPU-d058.*: \d+\.\d MiB: engine opened at forgotten_test.go:\d+, never shut down`, out)
+	assert.Contains(t, out, "engine opened at forgotten_linux_test.go:")
+	assert.Regexp(t, `device memory .*\n.*GPU-d058.*: \d+\.\d MiB: engine opened at forgotten_linux_test.go:\d+, never shut down`, out)
 	assert.Contains(t, out, "the rest is what the driver took for it")
 }
 
@@ -140,9 +140,9 @@ func TestChildForgotten(t *testing.T) {
 // On the CPU it is named by its traces: they are one line under it.
 func TestTracesOfAForgottenEngine(t *testing.T) {
 	for test, want := range map[string]string{
-		"TestChildForgottenOnCPU": `\n\s+\d+\.\d MiB: engine opened at forgotten_test.go:\d+, never shut down\n` +
+		"TestChildForgottenOnCPU": `\n\s+\d+\.\d MiB: engine opened at forgotten_linux_test.go:\d+, never shut down\n` +
 			`\s+with it came .*model.safetensors is mapped`,
-		"TestChildForgottenCore": `\n\s+engine opened at forgotten_test.go:\d+, never shut down\n` +
+		"TestChildForgottenCore": `\n\s+engine opened at forgotten_linux_test.go:\d+, never shut down\n` +
 			`\s+with it came child process \d+ runs.* and 1 more \(process\).*socket.*descriptor`,
 	} {
 		out, err := onStub(t, test)
@@ -210,11 +210,11 @@ func TestLeaksOnRealGPU(t *testing.T) {
 	assert.NotContains(t, messages(out), "of the CUDA driver", "those are accepted")
 	out, err = onRealGPU(t, "TestChildForgottenOnRealGPU")
 	require.Error(t, err)
-	assert.Regexp(t, `: \d+\.\d MiB: engine opened at forgotten_test.go:\d+, never shut down`, out)
+	assert.Regexp(t, `: \d+\.\d MiB: engine opened at forgotten_linux_test.go:\d+, never shut down`, out)
 	assert.Contains(t, out, "the rest is what the driver took for it")
 	out, err = onRealGPU(t, "TestChildForgottenCoreOnRealGPU")
 	require.Error(t, err)
-	assert.Regexp(t, `: \d+\.\d [MG]iB: engine opened at forgotten_test.go:\d+, never shut down`, out)
+	assert.Regexp(t, `: \d+\.\d [MG]iB: engine opened at forgotten_linux_test.go:\d+, never shut down`, out)
 }
 
 // messages is the output without the attached reports, which say all of it again.
