@@ -1,11 +1,11 @@
-//go:build linux && (cgo || amd64 || arm64)
+//go:build linux && (amd64 || arm64)
 
 package gpuwait
 
 // NVMLTables names the ways in which this build can call NVML, the default first.
 func NVMLTables() []string {
 	var names []string
-	for _, name := range []string{"cgo", "dyn"} {
+	for _, name := range []string{"dyn", "cgo"} {
 		if nvmlTables[name] != nil {
 			names = append(names, name)
 		}

@@ -1,4 +1,4 @@
-//go:build linux && (cgo || amd64 || arm64)
+//go:build linux && (amd64 || arm64)
 
 package gpuwait
 
@@ -9,9 +9,7 @@ import (
 	"sync"
 )
 
-// nvmlOpen is the one NVML of the process: go-nvml keeps its functions in package variables, so a
-// second library cannot be loaded beside the first, and loading and unloading must not race with
-// calls.
+// nvmlOpen is the one NVML of the process. Loading and unloading must not race with calls.
 var nvmlOpen struct {
 	mu   sync.Mutex
 	path string

@@ -10,6 +10,9 @@ import (
 	"github.com/enginetest/enginetest/internal/dynlib"
 )
 
+// openNVMLTable is replaced by tests.
+var openNVMLTable = newNVMLDyn
+
 // newNVMLDyn calls NVML by the addresses of its functions, without cgo.
 func newNVMLDyn(path string) (*nvmlTable, error) {
 	so, err := dynlib.Open(path)

@@ -1,4 +1,4 @@
-//go:build !linux || (!cgo && !amd64 && !arm64)
+//go:build !linux || (!amd64 && !arm64)
 
 package gpuwait
 
@@ -7,9 +7,8 @@ import (
 	"runtime"
 )
 
-// OpenNVML needs Linux and, on other processors than amd64 and arm64, cgo. In this build it always
-// fails.
+// OpenNVML needs Linux on amd64 or arm64. In this build it always fails.
 func OpenNVML(string) (SourceCloser, error) {
-	return nil, fmt.Errorf("NVML: %w: this build for %s/%s cannot load it (it needs linux, and cgo on other processors than amd64 and arm64)",
+	return nil, fmt.Errorf("NVML: %w: this build for %s/%s cannot load it (it needs linux on amd64 or arm64)",
 		ErrCannotMeasure, runtime.GOOS, runtime.GOARCH)
 }

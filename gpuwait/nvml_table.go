@@ -1,8 +1,8 @@
 package gpuwait
 
 // nvmlTable is what gpuwait calls of NVML: the one place that knows how the library is called.
-// newNVMLCgo fills it through go-nvml, newNVMLDyn by the addresses of the functions, without cgo. A
-// call to a function that the library lacks is never made: has is asked before.
+// newNVMLDyn fills it by the addresses of the functions, without cgo. A call to a function that the
+// library lacks is never made: has is asked before.
 type nvmlTable struct {
 	has       func(symbol string) bool
 	init      func() nvmlReturn
@@ -23,7 +23,7 @@ type nvmlTable struct {
 	computeInstanceID func(nvmlHandle) (int, nvmlReturn)
 }
 
-// nvmlHandle is a device: an nvml.Device of go-nvml, or a uintptr.
+// nvmlHandle is a device.
 type nvmlHandle any
 
 type nvmlMemory struct{ total, used, reserved uint64 }

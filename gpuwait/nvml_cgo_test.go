@@ -1,4 +1,4 @@
-//go:build linux && cgo
+//go:build linux && cgo && (amd64 || arm64)
 
 package gpuwait
 
@@ -9,8 +9,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// openNVMLTable is go-nvml's where cgo is.
-var openNVMLTable = newNVMLCgo
+// go-nvml says what NVML's functions return: the tests run with it as well.
+func init() { nvmlTables["cgo"] = newNVMLCgo }
 
 // newNVMLCgo calls NVML through go-nvml. It binds lazily: a call to a missing function, and any
 // call before Init, ends the process. So what is needed is looked up before.

@@ -1,5 +1,0 @@
-//go:build linux && cgo
-
-package gpuwait
-
-func init() { nvmlTables["cgo"] = newNVMLCgo }
