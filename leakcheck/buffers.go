@@ -16,11 +16,11 @@ import (
 // Any allocator can be checked that lists its live buffers as [ledger.Holding]s.
 func Freed(ctx context.Context, rep ledger.Reporter, opts ...Option) error {
 	cfg := configure(opts)
-	start, looks := time.Now(), backoff.New(100*time.Microsecond, 50*time.Millisecond)
+	watch, looks := startWatch(), backoff.New(100*time.Microsecond, 50*time.Millisecond)
 	for {
 		left := rep.Holdings()
 		err := newError(byOwner(left), cfg.allow)
-		if err == nil || time.Since(start) >= cfg.patience || ctx.Err() != nil {
+		if err == nil || watch.spent() >= cfg.patience || ctx.Err() != nil {
 			return err
 		}
 		_ = looks.Wait(ctx) // the context is looked at above

@@ -32,12 +32,12 @@ const fewest = 3
 
 // wait waits until no goroutine of the scope runs, the patience is spent, or the context ends.
 func (s *Scope) wait(ctx context.Context) (gone bool, waited time.Duration) {
-	start, looks := time.Now(), backoff.New(50*time.Microsecond, 20*time.Millisecond)
+	watch, looks := startWatch(), backoff.New(50*time.Microsecond, 20*time.Millisecond)
 	collected, next := 0, 10*time.Millisecond
 	s.kin.look()
 	for s.running() > 0 && !s.accepted() || len(s.kin.left(s)) > 0 {
-		waited = time.Since(start)
-		end := waited >= s.cfg.patience || ctx.Err() != nil
+		waited = time.Since(watch.start)
+		end := watch.spent() >= s.cfg.patience || ctx.Err() != nil
 		switch {
 		case end && collected >= fewest:
 			return false, waited
@@ -48,7 +48,7 @@ func (s *Scope) wait(ctx context.Context) (gone bool, waited time.Duration) {
 		}
 		_ = looks.Wait(ctx) // the context is looked at above
 	}
-	return true, time.Since(start)
+	return true, time.Since(watch.start)
 }
 
 // accepted reports whether an Allow covers each goroutine that carries the scope's mark.

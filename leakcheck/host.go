@@ -82,14 +82,14 @@ func newDescriptors(before *HostState) map[string]int {
 // of it belongs to the whole process: tests that run in parallel see each other's.
 func (h *HostState) Restored(ctx context.Context, opts ...Option) error {
 	cfg := configure(opts)
-	start, looks := time.Now(), backoff.New(time.Millisecond, 50*time.Millisecond)
+	watch, looks := startWatch(), backoff.New(time.Millisecond, 50*time.Millisecond)
 	for {
 		now, err := snapshot(h.dirs)
 		if err != nil {
 			return err
 		}
 		left := newError(Diff(h, now), cfg.allow)
-		if left == nil || time.Since(start) >= cfg.patience || ctx.Err() != nil {
+		if left == nil || watch.spent() >= cfg.patience || ctx.Err() != nil {
 			return left
 		}
 		_ = looks.Wait(ctx) // the context is looked at above

@@ -34,7 +34,8 @@ func configure(opts []Option) config {
 }
 
 // Patience sets how long a check waits before it calls something leaked (default one second). The
-// context can only shorten it.
+// context can only shorten it. On Linux, time in which this process waits for a processor does not
+// count, up to nine tenths of all: a busy machine can make it ten times as long.
 func Patience(d time.Duration) Option {
 	return func(c *config) { c.patience = d }
 }

@@ -170,7 +170,7 @@ func Released(ctx context.Context, refs ...*Ref) error {
 //
 // When an eighth of the patience is spent, it starts to prepare the explanation; stop ends that.
 func collect(ctx context.Context, refs []*Ref, cfg config) (left []*Ref, gcs int, stop func()) {
-	start, patience := time.Now(), cfg.patience
+	watch, patience := startWatch(), cfg.patience
 	looks := backoff.New(time.Millisecond, 200*time.Millisecond)
 	stop = func() {}
 	preparing := cfg.noPaths
@@ -189,13 +189,13 @@ func collect(ctx context.Context, refs []*Ref, cfg config) (left []*Ref, gcs int
 		if idle == 3 {
 			left = blamed(left)
 		}
-		if spent := time.Since(start) >= patience || ctx.Err() != nil; idle >= 3 && spent || idle >= 50 {
+		if end := watch.spent() >= patience || ctx.Err() != nil; idle >= 3 && end || idle >= 50 {
 			break
 		}
-		if !preparing && idle >= 3 && time.Since(start) >= patience/8 {
+		if !preparing && idle >= 3 && watch.spent() >= patience/8 {
 			preparing, stop = true, retain.Prepare()
 		}
-		_ = looks.WaitAtMost(ctx, patience-time.Since(start)) // the context is looked at above
+		_ = looks.WaitAtMost(ctx, patience-watch.spent()) // the context is looked at above
 	}
 	return left, gcs, stop
 }
