@@ -95,7 +95,7 @@ func newError(fs []Finding, allow []*allowance) error {
 			e.Findings = append(e.Findings, f)
 		}
 	}
-	if len(e.Findings) > 0 {
+	if e.Findings = byLibrary(e.Findings); len(e.Findings) > 0 {
 		errs = append([]error{e}, errs...)
 	}
 	if len(errs) == 1 {

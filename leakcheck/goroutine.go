@@ -2,6 +2,7 @@ package leakcheck
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -146,6 +147,7 @@ func (s *Scope) leftovers(waited time.Duration) error {
 func (s *Scope) report(left []goroutine, certain bool, state string) error {
 	groups := map[string][]goroutine{}
 	var order []string
+	slices.SortStableFunc(left, func(a, b goroutine) int { return cmp.Compare(a.why, b.why) }) // labelled first
 	for _, g := range left {
 		key := fmt.Sprint(g.state, g.frames, g.creator, g.why)
 		if groups[key] == nil {
@@ -229,7 +231,7 @@ func finding(gs []goroutine) Finding {
 		f.Signature += " created by " + g.creator.fn
 		fmt.Fprintln(&b, "created by", g.creator)
 	}
-	f.Detail = b.String()
+	f.Detail, f.cause = b.String(), g.library()
 	if g.leaked {
 		f.Note = "certain: the goroutine leak profile proves that it can never run again"
 	}

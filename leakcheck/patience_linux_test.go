@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,23 +30,18 @@ func TestStarved(t *testing.T) {
 	n := 2 * runtime.NumCPU()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(n))
 	before, start := starved(), time.Now()
-	stop := make(chan bool)
+	var stop atomic.Bool
 	var wg sync.WaitGroup
 	for range n {
 		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for !stop.Load() {
 			}
 		})
 	}
 	for starved() <= before && time.Since(start) < time.Minute {
 		time.Sleep(time.Millisecond)
 	}
-	close(stop)
+	stop.Store(true)
 	wg.Wait()
 	assert.Greater(t, starved(), before)
 }
