@@ -78,7 +78,7 @@ func TestTwoGPUsFault(t *testing.T) {
 						assert.ErrorIs(t, err, ErrInjected)
 						assert.ErrorContains(t, err, fmt.Sprintf("rank %d (cuda:GPU-", rank))
 						assert.NotContains(t, err.Error(), fmt.Sprintf("rank %d", 1-rank), "the other one only waited")
-						assert.Less(t, time.Since(began), 10*time.Second)
+						assert.Less(t, time.Since(began), 30*time.Second, "the other rank waited to the end")
 						require.NoError(t, e.Shutdown(t.Context()))
 						assert.Empty(t, e.Holdings())
 					})
