@@ -26,6 +26,7 @@ type wireError struct {
 	Param      *wireParam
 	Limit      *LimitError
 	Task       *TaskError
+	Grammar    *GrammarError
 	Checkpoint *wireCheckpoint
 	Panic      *wirePanic
 	Leak       *LeakError
@@ -90,6 +91,7 @@ func pack(err error) *wireError {
 	errors.As(err, &w.Leak)
 	errors.As(err, &w.Limit)
 	errors.As(err, &w.Task)
+	errors.As(err, &w.Grammar)
 	if errors.As(err, &late) {
 		w.Late = &wireLate{late.Phase, late.Running, pack(late.Cause)}
 	}
@@ -129,6 +131,9 @@ func (w *wireError) unpack() error {
 	}
 	if w.Task != nil {
 		e.in = append(e.in, w.Task)
+	}
+	if w.Grammar != nil {
+		e.in = append(e.in, w.Grammar)
 	}
 	if c := w.Checkpoint; c != nil {
 		e.in = append(e.in, &CheckpointError{

@@ -41,7 +41,7 @@ func newCore(cfg Config) *core {
 	c.faults = newFaults(c.ctx, cfg.Faults)
 	life, box, reqs, now := newLifecycle(), newMailbox(), newRequestTable(&c.cfg), new(phase)
 	c.lifecycle = life
-	c.inputProcessor = &inputProcessor{cfg: &c.cfg, life: life}
+	c.inputProcessor = &inputProcessor{cfg: &c.cfg, life: life, grammars: &grammars{ledger: c.ledger}}
 	c.offload = &kvOffload{cfg: &c.cfg, log: c.log, ledger: c.ledger, faults: c.faults, phase: now}
 	c.loop = &stepLoop{
 		ctx: c.ctx, cfg: &c.cfg, log: c.log, faults: c.faults, life: life, phase: now, box: box, reqs: reqs,
@@ -54,7 +54,9 @@ func newCore(cfg Config) *core {
 	c.intake = &intake{
 		cfg: &c.cfg, life: life, box: box, inputs: c.inputProcessor, reqs: reqs, out: out, admit: c.loop.admit,
 	}
-	c.sleeper = &sleeper{cfg: &c.cfg, log: c.log, ledger: c.ledger, life: life, reqs: reqs, loop: c.loop}
+	c.sleeper = &sleeper{
+		cfg: &c.cfg, log: c.log, ledger: c.ledger, life: life, reqs: reqs, loop: c.loop, grammars: c.inputProcessor.grammars,
+	}
 	now.enter("start")
 	return c
 }
@@ -96,6 +98,9 @@ func (c *core) parts() map[string]any {
 		if c.offload.tier != nil {
 			parts["kv offload"] = c.offload.tier
 		}
+	}
+	if cache := c.inputProcessor.grammars.part(); cache != nil {
+		parts["grammars"] = cache
 	}
 	return parts
 }

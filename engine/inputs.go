@@ -15,9 +15,10 @@ type inputProcessor struct {
 	cfg  *Config
 	life *lifecycle
 
-	vocab int
-	eos   []int32
-	tok   *tokenizer.Tokenizer // nil: none; guarded by the lifecycle's lock
+	vocab    int
+	eos      []int32
+	grammars *grammars
+	tok      *tokenizer.Tokenizer // nil: none; guarded by the lifecycle's lock
 
 	pooling     PoolingInfo // of a model that pools
 	tokenTypes  int         // 0: the model tells no segments apart
@@ -85,6 +86,9 @@ func (p *inputProcessor) check(ctx context.Context, q *Request) (*checked, error
 	}
 	params, rules, err := resolveParams(ctx, q.Sampling, l)
 	if err != nil {
+		return nil, err
+	}
+	if params.Grammar, err = p.grammars.get(q.Sampling.StructuredOutputs, tok, p.vocab); err != nil {
 		return nil, err
 	}
 	return &checked{req: q, tokens: tokens, params: params, rules: rules, tok: tok}, nil

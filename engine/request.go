@@ -205,6 +205,9 @@ func (p *completion) accept(id int32, lps []sample.Logprob, l limits) bool {
 			why, reason = FinishStop, stop
 		}
 	}
+	if why == "" && n >= r.minTokens && p.seq.Sampler.Complete() {
+		why = FinishStop
+	}
 	if why == "" {
 		return false
 	}

@@ -75,6 +75,7 @@ func (c *core) release() {
 	c.loop.phase.enter("release of the model runner")
 	held, began := ledger.ByDevice(c.ledger.Holdings()), time.Now()
 	err := errors.Join(c.offload.close(), c.loop.closeRunner())
+	err = errors.Join(err, c.inputProcessor.grammars.drop(true))
 	if left := c.ledger.Holdings(); len(left) > 0 {
 		err = errors.Join(err, &LeakError{Holdings: left})
 	}

@@ -63,6 +63,8 @@ type sleeper struct {
 	life   *lifecycle
 	reqs   *requestTable
 	loop   *stepLoop
+
+	grammars *grammars
 }
 
 func (s *sleeper) sleep(ctx context.Context, level int) error {
@@ -115,6 +117,9 @@ func (s *sleeper) fallAsleep(ctx context.Context, level int) error {
 	s.life.mu.Unlock()
 	for _, r := range live {
 		s.loop.out.end(r, FinishAbort, ErrSleeping)
+	}
+	if err := s.grammars.drop(false); err != nil {
+		s.log.Warn("compiled grammars are not in the ledger", "error", err)
 	}
 	if s.loop.offload.tier != nil {
 		if err := s.loop.offload.tier.Reset(ctx); err != nil { // it is out of use then

@@ -34,6 +34,10 @@ type (
 	ShutdownPhase = llm.ShutdownPhase
 	// ParamError is [llm.ParamError]: a parameter outside its range.
 	ParamError = llm.ParamError
+	// StructuredOutputs is [llm.StructuredOutputs]: a language that an output must be in.
+	StructuredOutputs = llm.StructuredOutputs
+	// GrammarError is [llm.GrammarError]: structured outputs that the engine cannot follow.
+	GrammarError = llm.GrammarError
 	// LimitError is [llm.LimitError]: more requests than an engine may hold.
 	LimitError = llm.LimitError
 	// Task is [llm.Task]: what an engine does with its model.

@@ -131,5 +131,5 @@ func (s *SamplingParams) Check() error {
 			}
 		}
 	}
-	return nil
+	return s.StructuredOutputs.check()
 }

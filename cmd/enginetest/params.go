@@ -198,6 +198,9 @@ func (f *paramFlag) Set(s string) (err error) {
 		*v, err = parseIDs(s)
 	case *map[int32]float64:
 		*v, err = parseBias(s)
+	case **llm.StructuredOutputs:
+		*v = new(llm.StructuredOutputs)
+		err = strictUnmarshal([]byte(s), *v)
 	}
 	f.request.set(f.param.Name)
 	return err
@@ -218,6 +221,8 @@ func (f *paramFlag) Type() string {
 		return "ids"
 	case map[int32]float64:
 		return "id=bias"
+	case *llm.StructuredOutputs:
+		return "json"
 	}
 	return "stringArray"
 }

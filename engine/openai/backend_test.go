@@ -357,3 +357,44 @@ func TestProfileHoldsBack(t *testing.T) {
 	assert.Equal(t, "draining", get(<-answer, "error", "code"))
 	assert.NoError(t, s.Finish(t.Context()))
 }
+
+// Every way to ask for structured outputs, those of OpenAI and of vLLM, old and new.
+func TestStructured(t *testing.T) {
+	_, url := serveWith(t, engine.Config{}, Options{Name: "bundled"})
+	const schema = `{"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": false}`
+	object, choice := regexp.MustCompile(`^\{\s*"ok": ?(true|false)\s*\}$`), regexp.MustCompile(`^(red|blue)$`)
+	for field, want := range map[string]*regexp.Regexp{
+		`"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": ` + schema + `}}`: object,
+		`"structured_outputs": {"json": ` + schema + `}`:                                                                     object,
+		`"structured_outputs": {"json": ` + strconv.Quote(schema) + `}`:                                                      object,
+		`"structured_outputs": {"choice": ["red", "blue"]}`:                                                                  choice,
+		`"structured_outputs": {"regex": "red|blue"}`:                                                                        choice,
+		`"structured_outputs": {"grammar": "root ::= \"red\" | \"blue\""}`:                                                   choice,
+		`"guided_json": ` + schema:                                                                                           object,
+		`"guided_regex": "red|blue"`:                                                                                         choice,
+		`"guided_choice": ["red", "blue"]`:                                                                                   choice,
+		`"guided_grammar": "root ::= color\ncolor ::= \"red\" | \"blue\""`:                                                   choice,
+		`"response_format": {"type": "text"}, "structured_outputs": {"choice": ["red"]}`:                                     choice,
+	} {
+		status, _, v := post(t, url+"/v1/completions", `{"prompt": "a", "max_tokens": 100, `+field+`}`)
+		require.Equal(t, 200, status, v)
+		assert.Regexp(t, want, get(v, "choices", 0, "text"), field)
+		status, _, v = post(t, url+"/v1/chat/completions", `{"messages": [{"role": "user", "content": "a"}], `+field+`}`)
+		require.Equal(t, 200, status, v)
+		assert.Regexp(t, want, get(v, "choices", 0, "message", "content"), field)
+	}
+	for field, code := range map[string]string{
+		`"response_format": {"type": "json_schema"}`:                                           "invalid_value",
+		`"response_format": {"type": "xml"}`:                                                   "unsupported_parameter",
+		`"guided_json": {}, "guided_regex": "a"`:                                               "invalid_value",
+		`"structured_outputs": {}`:                                                             "invalid_value",
+		`"structured_outputs": {"regex": "a", "choice": ["a"]}`:                                "invalid_value",
+		`"structured_outputs": {"structural_tag": "a"}`:                                        "invalid_type",
+		`"structured_outputs": {"json": {"not": {}}}`:                                          "unsupported_grammar",
+		`"structured_outputs": {"grammar": "root ::= x"}`:                                      "invalid_value",
+		`"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}`: "invalid_value",
+	} {
+		status, _, v := post(t, url+"/v1/completions", `{"prompt": "a", `+field+`}`)
+		assert.Equal(t, []any{400, code}, []any{status, get(v, "error", "code")}, "%s: %v", field, v)
+	}
+}

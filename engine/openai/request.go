@@ -24,6 +24,8 @@ type common struct {
 	StreamOptions  *streamOptions `json:"stream_options"`
 	ReturnTokenIDs bool           `json:"return_token_ids"`
 	Sampling       sampling       `json:"-"`
+
+	structured
 }
 
 type streamOptions struct {
@@ -42,9 +44,8 @@ var ignored = []string{
 // those that ask for nothing.
 var refused = map[string][]string{
 	"tools": {"[]"}, "tool_choice": {`"none"`, `"auto"`}, "parallel_tool_calls": {"true", "false"}, "functions": {"[]"},
-	"function_call":   {`"none"`, `"auto"`},
-	"response_format": {`{"type":"text"}`}, "guided_json": nil, "guided_regex": nil, "guided_choice": nil,
-	"guided_grammar": nil, "structured_outputs": nil,
+	"function_call":           {`"none"`, `"auto"`},
+	"guided_decoding_backend": nil, "guided_whitespace_pattern": nil,
 	"modalities": {`["text"]`}, "audio": nil, "prediction": nil, "web_search_options": nil,
 	"reasoning_effort": {`"none"`}, "verbosity": {`"medium"`},
 	"suffix": {`""`}, "echo": {"false"}, "best_of": {"1"}, "use_beam_search": {"false"}, "length_penalty": {"1", "1.0"},

@@ -94,5 +94,7 @@ func (c *common) params(maxTokens int) (engine.SamplingParams, error) {
 	if !s.given["Temperature"] {
 		s.Temperature = 1 // OpenAI's default
 	}
-	return s.SamplingParams, nil
+	outputs, err := c.outputs(s.StructuredOutputs)
+	s.StructuredOutputs = outputs
+	return s.SamplingParams, err
 }

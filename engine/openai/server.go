@@ -358,6 +358,8 @@ func asAPIError(err error) *apiError {
 			status: statusGone, kind: "invalid_request_error", code: "client_closed_request",
 			message: "the client closed its side of the connection before the answer, which ends its request: " + err.Error(),
 		}
+	case grammarError(err) != nil:
+		return grammarError(err)
 	case errors.As(err, &param):
 		name := fieldName(param.Field)
 		return invalid(name, "invalid_value", "is %v, must be %s", param.Value, param.Bound)

@@ -305,7 +305,7 @@ func TestRefusals(t *testing.T) {
 		{talk, `{` + user + `, "tools": [{"type": "function"}]}`, 400, "tools", "unsupported_parameter"},
 		{
 			talk, `{` + user + `, "response_format": {"type": "json_schema"}}`, 400, "response_format",
-			"unsupported_parameter",
+			"invalid_value",
 		},
 		{talk, `{` + user + `, "top_logprobs": 1}`, 400, "top_logprobs", "invalid_value"},
 		{talk, `{` + user + `, "logprobs": true, "top_logprobs": 21}`, 400, "top_logprobs", "invalid_value"},

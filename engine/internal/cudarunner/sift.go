@@ -89,7 +89,7 @@ func ruleOf(p *sample.Params, vocab int) rule {
 	if d.logprobs > 0 {
 		d.target = -1
 	}
-	if p.Allowed != nil {
+	if p.Restricts() {
 		d.allow = 1
 	}
 	if p.Greedy() {

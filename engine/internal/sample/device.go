@@ -60,8 +60,12 @@ func (s *State) AppendEdits(to []Edit) []Edit {
 		}
 	}
 	mask := func(id int32) { edit(EditMask, id, 0) }
-	for _, id := range p.Allowed {
-		edit(EditAllow, id, 0)
+	if p.Grammar != nil {
+		s.grammarIDs(func(id int32) { edit(EditAllow, id, 0) })
+	} else {
+		for _, id := range p.Allowed {
+			edit(EditAllow, id, 0)
+		}
 	}
 	for id, b := range p.LogitBias {
 		if b == b {

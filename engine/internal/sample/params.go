@@ -3,6 +3,8 @@
 // on the batch.
 package sample
 
+import "github.com/enginetest/enginetest/engine/internal/grammar"
+
 // Params are a request's sampling parameters, resolved: validated, every default filled in, words
 // turned into token ids. TopP, TypicalP and RepetitionPenalty are off at 0 too, so that the zero
 // value is greedy.
@@ -23,7 +25,8 @@ type Params struct {
 	MinTokens         int       // StopIDs are masked until this many tokens are out
 	StopIDs           []int32   // EOS and stop_token_ids
 	Seed              uint64
-	Logprobs          int // -1: none; 0: the sampled token's only; k: the k most likely too; the vocabulary's size: all
+	Grammar           *grammar.Grammar // that the output must match; nil: none
+	Logprobs          int              // -1: none; 0: the sampled token's only; k: the k most likely too; the vocabulary's size: all
 }
 
 // Logprob is one token's log-probability at one position.

@@ -32,7 +32,7 @@ type masked struct {
 
 // Draw picks the next token of a sequence from its row of logits, which it overwrites, and returns
 // the log-probabilities that the parameters ask for: over the whole vocabulary, before any
-// parameter. The order is vLLM's: log-probabilities, allowed ids, bad words, min tokens, logit
+// parameter. The order is vLLM's: log-probabilities, grammar, allowed ids, bad words, min tokens, logit
 // bias, penalties, n-grams; then greedy, or temperature, min-p, typical-p, epsilon, top-k, top-p
 // and the draw.
 //
@@ -45,7 +45,9 @@ func (s *Sampler) Draw(st *State, row []float32) (int32, []Logprob, error) {
 		s.raw = append(s.raw[:0], row...)
 		raw = s.raw
 	}
-	s.edit(st, row)
+	if err := s.edit(st, row); err != nil {
+		return 0, nil, err
+	}
 	top, _ := argmax(row)
 	if top < 0 {
 		return 0, nil, s.noToken(row)
@@ -62,7 +64,7 @@ func (s *Sampler) Draw(st *State, row []float32) (int32, []Logprob, error) {
 
 // Edits reports whether a processor changes the row.
 func (p *Params) Edits() bool {
-	return p.Allowed != nil || len(p.BadWords) > 0 || p.MinTokens > 0 || len(p.LogitBias) > 0 || p.penalizes() ||
+	return p.Restricts() || len(p.BadWords) > 0 || p.MinTokens > 0 || len(p.LogitBias) > 0 || p.penalizes() ||
 		p.NoRepeatNGram > 0
 }
 
@@ -79,13 +81,20 @@ func (p *Params) repetition() float32 {
 }
 
 // edit runs the processors that change single logits.
-func (s *Sampler) edit(st *State, row []float32) {
+func (s *Sampler) edit(st *State, row []float32) error {
 	p := &st.Params
 	s.masks = s.masks[:0]
 	note := func(by string, n int) {
 		if n > 0 {
 			s.masks = append(s.masks, masked{by, n})
 		}
+	}
+	if p.Grammar != nil {
+		next, err := st.mask()
+		if err != nil {
+			return err
+		}
+		note("structured_outputs", constrain(row, next, p.StopIDs))
 	}
 	if p.Allowed != nil {
 		var n int
@@ -103,6 +112,7 @@ func (s *Sampler) edit(st *State, row []float32) {
 	if p.NoRepeatNGram > 0 {
 		note("no_repeat_ngram_size", banNGrams(row, st, p.NoRepeatNGram))
 	}
+	return nil
 }
 
 // race draws by chance. What top-k and min-p keep does not depend on their order, so a small top-k

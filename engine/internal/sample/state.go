@@ -1,5 +1,7 @@
 package sample
 
+import "github.com/enginetest/enginetest/engine/internal/grammar"
+
 // State is one sequence's sampler: its parameters, its prompt and what it has put out so far. The
 // engine appends to Output; what penalties and n-grams need to know about the tokens is kept up to
 // date from there at each draw, one map access a token. An engine that takes tokens back makes a
@@ -13,6 +15,7 @@ type State struct {
 	index   map[int32]int32 // token id -> its place in tokens
 	tokens  []tokenCount    // the distinct tokens
 	ngrams  ngramIndex
+	matcher *grammar.Matcher // of Params.Grammar
 }
 
 // tokenCount says how often a token came in the output; 0 is a token of the prompt only.
