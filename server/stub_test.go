@@ -23,12 +23,20 @@ import (
 // The stub is this test binary as a server with faults, so that no test needs a build.
 const stubEnv = "SERVER_TEST_STUB"
 
+// campaign is what this binary does as the test process of a campaign, where there are any.
+var campaign func(args []string)
+
+const campaignEnv = "SERVER_TEST_CAMPAIGN"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(stubEnv) != "" {
 		stub(os.Args[1:])
 	}
 	if os.Getenv(hostEnv) != "" {
 		host(os.Args[1:])
+	}
+	if campaign != nil && os.Getenv(campaignEnv) != "" {
+		campaign(os.Args[1:])
 	}
 	code := m.Run()
 	if built != "" {
@@ -210,7 +218,7 @@ func (f *stubFlags) serve() int {
 
 // litter leaves something behind.
 func (f *stubFlags) litter() {
-	name := fmt.Sprintf("et-stub-%d", os.Getpid())
+	name := strings.TrimSuffix(fmt.Sprintf("et-stub-%d-%s", os.Getpid(), f.print), "-")
 	switch f.leave {
 	case "tmp":
 		_ = os.WriteFile(filepath.Join(os.TempDir(), "cache.bin"), make([]byte, 100), 0o600)
