@@ -1,7 +1,9 @@
 package harness
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"time"
 
@@ -37,6 +39,27 @@ func (e *Error) Verdicts() (list []verdict.Verdict) {
 		}
 	}
 	return list
+}
+
+// verdictsOf returns the verdicts of an engine's error. The errors that engines share have no class
+// of their own, because llm imports nothing.
+func verdictsOf(err error) []verdict.Verdict {
+	if known := verdict.Of(err); known != nil {
+		return known
+	}
+	for _, known := range []struct {
+		is    error
+		class verdict.Class
+	}{
+		{llm.ErrOutOfMemory, verdict.ClassCapacity},
+		{llm.ErrEngineDead, verdict.ClassEngine},
+		{context.DeadlineExceeded, verdict.ClassTimeout},
+	} {
+		if errors.Is(err, known.is) {
+			return []verdict.Verdict{{Class: known.class, Source: "harness", Message: firstLine(err)}}
+		}
+	}
+	return nil
 }
 
 // MarshalJSON keeps the errors of the steps, their messages and verdicts, the readings of device

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/enginetest/enginetest/leakcheck"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/enginetest/enginetest/verdict"
 )
 
@@ -48,4 +50,21 @@ func TestVerdictsOfATeardown(t *testing.T) {
 		{"name":"processes","took_ns":0,"error":{"message":"process 7 is still there"}},
 		{"name":"host","took_ns":0,"skipped":"not on this system"},
 		{"name":"references","took_ns":0,"detail":"3 are gone"}]}`, string(raw))
+}
+
+// A verb's error has the class of its cause; what no one can tell has none.
+func TestVerdictsOfAVerb(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want verdict.Class
+	}{
+		{fmt.Errorf("step 2: %w", llm.ErrEngineDead), verdict.ClassEngine},
+		{fmt.Errorf("%w: %w", llm.ErrEngineDead, llm.ErrOutOfMemory), verdict.ClassCapacity},
+		{fmt.Errorf("generate: %w", context.DeadlineExceeded), verdict.ClassTimeout},
+		{verdict.With(verdict.ClassInfra, llm.ErrEngineDead), verdict.ClassInfra},
+		{llm.ErrUnsupported, ""},
+		{nil, ""},
+	} {
+		assert.Equal(t, c.want, verdict.Worst(verdictsOf(c.err)...), "%v", c.err)
+	}
 }

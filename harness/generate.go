@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/enginetest/enginetest/llm"
+	"github.com/enginetest/enginetest/verdict"
 )
 
 // Generate answers every request, in order. Any error fails the test.
@@ -14,6 +15,7 @@ func (r *Runner) Generate(reqs ...llm.Request) []llm.Output {
 	r.t.Helper()
 	outs, err := r.TryGenerate(reqs...)
 	if err != nil {
+		verdict.Record(r.t, verdictsOf(err)...)
 		r.t.Fatalf("%s: generate: %v", r.pkg, err)
 	}
 	return outs

@@ -46,6 +46,17 @@ func (r Report) Err() error {
 	return nil
 }
 
+// outcome describes the step in a few words.
+func (s Step) outcome() string {
+	switch {
+	case s.Err != nil:
+		return "failed after " + round(s.Took).String()
+	case s.Skipped != "":
+		return "not checked: " + s.Skipped
+	}
+	return round(s.Took).String()
+}
+
 // String prints a line a step.
 func (r Report) String() string {
 	var b strings.Builder

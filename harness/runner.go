@@ -50,7 +50,7 @@ func Start[E Engine](t TB, open func(context.Context) (E, error), opts ...Option
 	f, err := Open(r.ctx, open, append(own, opts...)...)
 	if err != nil {
 		r.cancel()
-		verdict.Record(t, verdict.Of(err)...)
+		verdict.Record(t, verdictsOf(err)...)
 		t.Fatalf("%s: %v\nto reproduce: %s", r.pkg, err, r.repro)
 		panic("unreachable: Fatalf returned") // a fake TB
 	}
@@ -96,6 +96,9 @@ func (r *Runner) Stop() Report {
 func (r *Runner) report(report Report) {
 	r.t.Helper()
 	verdict.Attach(r.t, verdict.KindTeardown, report)
+	for _, s := range report.Steps {
+		verdict.Attr(r.t, "teardown."+s.Name, s.outcome())
+	}
 	if err := report.Err(); err != nil {
 		err.(*Error).Repro = r.repro //nolint:errorlint // Err makes it
 		verdict.Record(r.t, verdict.Of(err)...)

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/enginetest/enginetest/llm"
+	"github.com/enginetest/enginetest/verdict"
 )
 
 // Stream returns a request's tokens as they come. Breaking out of the loop, ending the test inside
@@ -20,6 +21,7 @@ func (r *Runner) Stream(req llm.Request) iter.Seq[llm.Delta] {
 		for {
 			d, err, ok := s.next()
 			if err != nil {
+				verdict.Record(r.t, verdictsOf(err)...)
 				r.t.Fatalf("%s: stream: %v", r.pkg, err)
 			}
 			if !ok || !yield(d) {

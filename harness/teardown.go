@@ -9,6 +9,7 @@ import (
 
 	"github.com/enginetest/enginetest/leakcheck"
 	"github.com/enginetest/enginetest/llm"
+	"github.com/enginetest/enginetest/verdict"
 )
 
 // check is one step of a teardown: it says in a few words what it saw, and returns what is left as
@@ -146,7 +147,10 @@ func unfired(reports []llm.FaultReport) error {
 				r.Fault.Action, r.Fault.Point, r.Passes, r.Fault.After, r.Fault.Rank))
 		}
 	}
-	return errors.Join(errs...)
+	if errs == nil {
+		return nil
+	}
+	return verdict.With(verdict.ClassTest, errors.Join(errs...))
 }
 
 // holdings checks that the engine's own ledger is empty, and lets go of the engine.

@@ -16,7 +16,7 @@ type cause struct {
 var (
 	messageLine = regexp.MustCompile(`^(\s*)([\w.@/+-]+\.go:\d+): ?(.*)$`)
 	comparing   = regexp.MustCompile(`(?i)\b(want|expected)\b.*\b(got|actual)\b|\b(got|have)\b.*\bwant\b|\bnot equal\b|` +
-		`should (not )?(be|contain|have)|does not contain|^\s*[-+]{3} (expected|actual)|to equal|to contain|mismatch \(-want \+got\)`)
+		`should (not )?(be|contain|have)|does not contain|^\s*[-+]{3} (expected|actual)|to equal|to contain|\bdiffers? from\b|mismatch \(-want \+got\)`)
 )
 
 // causeOf finds it: the blocks of testify, else the last message with a file and a line, else the

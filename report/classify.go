@@ -33,6 +33,12 @@ func classify(output string, recorded []verdict.Verdict) finding {
 	if f, ok := deviceHeld(output); ok {
 		return f
 	}
+	if strings.Contains(output, " never fired: its point was passed ") {
+		return finding{verdict.ClassTest, "an injected fault that never struck", cause.message}
+	}
+	if shutdownOnly.MatchString(output) && strings.Contains(output, outlived) {
+		return finding{verdict.ClassLeak, "a process outlived its server", cause.message}
+	}
 	if shutdownOnly.MatchString(output) {
 		return finding{verdict.ClassEngine, "a fixture's shutdown failed and left nothing", cause.message}
 	}
@@ -85,6 +91,9 @@ var (
 	shutdownOnly = regexp.MustCompile(` is not gone: 1 of \d+ checks failed .*\n\s*shutdown \(after`)
 	frameLine    = regexp.MustCompile(`(?m)^(\S+)\(.*\)\n\s+(\S+\.go):\d+`)
 )
+
+// outlived is what a server's fixture says of a process that the server left behind.
+const outlived = "outlived the command"
 
 // crash finds a panic, a runtime error, a data race or go test's own timeout.
 func crash(output string) (finding, bool) {

@@ -15,10 +15,20 @@ import (
 // TestCorpus classifies failures whose cause is known: logs of faults that TestPlanted plants. The
 // name of a log is CLASS--FAULT--STYLE.log. To make them anew: ENGINETEST_LONG=1 go test ./report
 // -run TestMakeCorpus.
-func TestCorpus(t *testing.T) {
-	logs, err := filepath.Glob("testdata/corpus/*.log")
+func TestCorpus(t *testing.T) { scoreLogs(t, "testdata/corpus", 200) }
+
+// TestHeldOut classifies logs that were made after the rules, with a real llama-server, programs
+// that speak as servers do, and the bundled engine. TestMakeHeldOut makes
+// those that are missing.
+func TestHeldOut(t *testing.T) { scoreLogs(t, "testdata/heldout", 100) }
+
+// scoreLogs classifies the logs in a folder and compares with the classes that their names begin
+// with.
+func scoreLogs(t *testing.T, folder string, least int) {
+	t.Helper()
+	logs, err := filepath.Glob(filepath.Join(folder, "*.log"))
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(logs), 200)
+	require.GreaterOrEqual(t, len(logs), least)
 	right, excused := 0, []string{}
 	matrix := map[[2]verdict.Class]int{}
 	for _, name := range logs {

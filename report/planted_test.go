@@ -371,6 +371,7 @@ func TestPlanted(t *testing.T) {
 	switch {
 	case name == "":
 		t.Skip("a part of TestMakeCorpus and TestToolkit")
+	case heldOut(t, name):
 	case faults[name] != nil:
 		faults[name](t)
 	default:
@@ -406,9 +407,7 @@ func TestMakeCorpus(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, os.MkdirAll(dir, 0o777))
-	goroot := string(must(exec.Command("go", "env", "GOROOT").Output()))
-	clean := strings.NewReplacer(filepath.Dir(must(os.Getwd())), "/src/llm", strings.TrimSpace(goroot), "/usr/local/go",
-		os.TempDir(), "/tmp")
+	clean := cleaner(t)
 	write := func(fault, style, out string) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, fault+"--"+style+".log"), []byte(clean.Replace(out)), 0o666))
 	}
@@ -421,6 +420,14 @@ func TestMakeCorpus(t *testing.T) {
 		write(fault, "text", plant(t, fault, "", "true"))
 		write(fault, "recorded", plant(t, fault, "", "test2json"))
 	}
+}
+
+// cleaner takes this machine's folders out of a log.
+func cleaner(t *testing.T) *strings.Replacer {
+	t.Helper()
+	goroot := string(must(exec.Command("go", "env", "GOROOT").Output()))
+	return strings.NewReplacer(filepath.Dir(must(os.Getwd())), "/src/llm", strings.TrimSpace(goroot), "/usr/local/go",
+		os.TempDir(), "/tmp")
 }
 
 // What the packages of this module record reaches the report through a real test process.
@@ -443,6 +450,8 @@ func TestToolkit(t *testing.T) {
 			if strings.Contains(fault, "fixture") {
 				require.Len(t, failed.Teardowns, 1, out)
 				assert.Equal(t, "shutdown", failed.Teardowns[0].Steps[0].Name)
+				assert.Equal(t, "not checked: no GPU here", failed.Attributes["teardown.device_memory"])
+				assert.Regexp(t, "^failed after ", failed.Attributes["teardown.goroutines"])
 				assert.Contains(t, failed.Repro, "TestPlanted")
 			}
 		})

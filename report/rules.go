@@ -35,7 +35,8 @@ var decisive = []rule{
 	{verdict.ClassCapacity, "out of device memory", []string{
 		"cuda out of memory", "cuda_error_out_of_memory", "cudaerrormemoryallocation", "cudamalloc failed: out of memory", "hip out of memory",
 		"no available memory for the cache blocks", "free memory on device", "failed to allocate cuda", "unable to allocate cuda", "model requires more system memory",
-		"insufficient memory on device",
+		"insufficient memory on device", "out of device memory", "larger than the available kv cache memory", "failed to allocate buffer",
+		"failed to allocate memory", "insufficient memory (attempted",
 	}},
 	{verdict.ClassCapacity, "out of memory", []string{
 		"cannot allocate memory", "out of memory", "oom-kill", "oom killer", "oomkilled", "killed by the kernel for memory", "was killed by sigkill", "resource temporarily unavailable",
@@ -44,25 +45,34 @@ var decisive = []rule{
 	{verdict.ClassCapacity, "too few devices", []string{
 		"no free device", "devices are busy", "no gpu", "needs 2 gpus", "needs two gpus", "not enough gpus", "insufficient nvidia.com/gpu", "no cuda-capable device",
 		"all cuda-capable devices are busy", "waiting for a lease", "no device is free", "0 gpus available",
+		"exceeds the number of gpus available", "invalid device ordinal",
 	}},
+	{verdict.ClassCapacity, "a server is full", []string{"server busy, please try again", "maximum pending requests exceeded"}},
 	{verdict.ClassInfra, "the device or its driver failed", []string{
 		"gpu is lost", "fallen off the bus", "driver/library version mismatch", "nvml: ", "xid ", "uncorrectable ecc", "cuda_error_ecc_uncorrectable", "nvidia-smi has failed",
 		"cuda_error_system_not_ready", "cuda_error_system_driver_mismatch", "failed to initialize nvml", "device is lost", "device lost", "cannot measure", "cuda driver version is insufficient", "nccl warn",
-		"unable to determine the device handle",
+		"unable to determine the device handle", "driver on your system is too old", "nccl error in:", "ncclsystemerror", "ncclunhandledcudaerror",
+	}},
+	{verdict.ClassInfra, "a port is taken", []string{
+		"address already in use", "eaddrinuse", "its port was taken by another program",
 	}},
 	{verdict.ClassInfra, "the disk", []string{
 		"no space left on device", "read-only file system", "input/output error", "stale file handle", "stale nfs file handle", "disk quota exceeded",
 	}},
 	{verdict.ClassInfra, "the network", []string{
 		"no such host", "temporary failure in name resolution", "tls handshake timeout", "network is unreachable", "no route to host", "proxyconnect tcp",
-		"server misbehaving", "x509: certificate has expired", "could not resolve host",
+		"server misbehaving", "x509: certificate has expired", "could not resolve host", "failed to resolve '", "httpsconnectionpool(host=",
 	}},
 	{verdict.ClassInfra, "a service elsewhere", []string{
 		"429 too many requests", "toomanyrequests", "502 bad gateway", "504 gateway", "503 service unavailable: https://", "proxy.golang.org", "sum.golang.org",
 		"huggingface.co", "registry.ollama.ai", "docker.io", "ghcr.io", "cannot connect to the docker daemon", "pull access denied", "error pulling image",
 		"imagepullbackoff", "the runner has received a shutdown signal", "node is not ready", "slurmstepd: error",
 	}},
+	{verdict.ClassTimeout, "a time limit inside of the server", []string{
+		"timed out waiting for", "collective operation timeout", "timeouterror: ",
+	}},
 	{verdict.ClassEngine, "the engine ended or refused to start", []string{
+		"engine: dead", "engine: injected fault", "encountered an issue. see stack trace", "has unexpectedly stopped",
 		"runner process has terminated", "enginecore failed to start", "engine core initialization failed", "error loading model", "failed to load model",
 		"unable to load model", "server exited", "exited before it was ready", "process exited", "child exited", "connection reset by peer", "unexpected eof",
 		"broken pipe", `": eof`, "engine is dead", "died before it", "exited with code", "500 internal server error", "failed to decode", "exit status 1: ",

@@ -55,6 +55,18 @@ func Record(t interface{ Helper() }, verdicts ...Verdict) {
 	}
 }
 
+// Attr sets an attribute of a test, under the same conditions as [Record]. White space in the key
+// becomes "_", and the value ends with its first line.
+func Attr(t interface{ Helper() }, key, value string) {
+	if !Wanted() {
+		return
+	}
+	defer ignorePanic()
+	if attr, ok := t.(interface{ Attr(key, value string) }); ok {
+		attr.Attr(strings.Join(strings.Fields(key), "_"), firstLine(value))
+	}
+}
+
 // ignorePanic keeps a fake that embeds a nil testing.TB usable: what it lacks panics.
 func ignorePanic() { _ = recover() }
 

@@ -107,6 +107,7 @@ func TestFakeTB(t *testing.T) {
 	fake := struct{ halfTB }{}
 	Record(fake, Verdict{Class: ClassLeak, Message: "x"})
 	Attach(fake, KindMemory, 1)
+	Attr(fake, "a", "b")
 }
 
 type halfTB struct{ testing.TB }
@@ -119,6 +120,10 @@ func TestPlanted(t *testing.T) {
 		t.Skip("a part of TestRecorded")
 	}
 	Record(t, Verdict{Class: ClassLeak, Signature: "leak: planted", Value: 7})
+	Attr(t, "teardown.device memory", "1.2s\nand more")
+	Measure(t, Bound{Name: "growth", Value: 1, Max: 2})
+	Measure(t)
+	Faults(t, Fault{Name: "error at forward", Fired: 1})
 	t.Error("planted")
 	t.Run("skips", func(t *testing.T) { Skip(t, Verdict{Class: ClassCapacity, Message: "needs 2 GPUs, there is 1"}) })
 }
@@ -147,17 +152,27 @@ func TestRecorded(t *testing.T) {
 	} {
 		out := planted(c.v, c.env)
 		var got []Class
+		var kinds []string
 		for line := range strings.Lines(out) {
 			if v, ok := Parse(line); ok {
 				got = append(got, v.Class)
+			}
+			if a, ok := ParseAttachment(line); ok {
+				kinds = append(kinds, a.Kind+string(a.Data))
 			}
 		}
 		var want []Class
 		if c.want {
 			want = []Class{ClassLeak, ClassCapacity}
+			assert.Equal(t, []string{
+				`bound[{"name":"growth","value":1,"max":2}]`,
+				`fault[{"name":"error at forward","fired":1,"passes":0}]`,
+			}, kinds)
+			assert.Contains(t, out, "=== ATTR  TestPlanted teardown.device_memory 1.2s\n")
 			assert.Contains(t, out, "=== ATTR  TestPlanted verdict.signature leak: planted")
 		}
 		assert.Equal(t, want, got, "%v\n%s", c, out)
 		assert.Equal(t, c.want, strings.Contains(out, AttrClass))
+		assert.Equal(t, c.want, strings.Contains(out, "teardown."))
 	}
 }

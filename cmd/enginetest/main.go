@@ -52,6 +52,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	root.AddCommand(generateCommand(), chatCommand(), serveCommand(), gpusCommand(), waitCommand(), benchCommand(),
 		runCommand(), reportCommand(), bundleCommand(), auditCommand())
+	completeFlags(root)
 	root.Version = version()
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{suggest(cmd, err)} })

@@ -84,12 +84,12 @@ type node struct {
 }
 
 func besideHeap(ctx context.Context, megabytes int) (time.Duration, error) {
-	var root *node
-	for range megabytes << 20 / 56 {
-		root = &node{next: root}
+	heap := make([]*node, megabytes<<20/64) // with its pointer, a node takes 64 bytes
+	for i := range heap {
+		heap[i] = &node{next: heap[i/2]}
 	}
 	runtime.GC()
-	defer func() { runtime.KeepAlive(root); root = nil; runtime.GC() }()
+	defer func() { runtime.KeepAlive(heap); heap = nil; runtime.GC() }()
 	return oneAfterAnother(ctx, 1)
 }
 
