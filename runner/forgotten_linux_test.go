@@ -210,7 +210,7 @@ func TestLeaksOnRealGPU(t *testing.T) {
 	assert.NotContains(t, messages(out), "of the CUDA driver", "those are accepted")
 	out, err = onRealGPU(t, "TestChildForgottenOnRealGPU")
 	require.Error(t, err)
-	assert.Regexp(t, `: \d+\.\d MiB: engine opened at forgotten_linux_test.go:\d+, never shut down`, out)
+	assert.Regexp(t, `: \d+\.\d [MG]iB: engine opened at forgotten_linux_test.go:\d+, never shut down`, out)
 	assert.Contains(t, out, "the rest is what the driver took for it")
 	out, err = onRealGPU(t, "TestChildForgottenCoreOnRealGPU")
 	require.Error(t, err)

@@ -4,12 +4,14 @@
 //
 //   - it appeared during a call that starts the driver ([Starting]);
 //   - or a thread of the driver waits for it;
-//   - or it is the other end of such a pipe, or is watched by such an epoll.
+//   - or it is the other end of such a pipe, or is watched by such an epoll;
+//   - or it is the pipe that was made right after such a pipe and right before a device file.
 package cudafd
 
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -84,6 +86,9 @@ func spread(own map[string]string, now map[descriptor]bool) {
 			}
 		}
 	}
+	for fd, why := range twins(own, now) {
+		own[fd] = why
+	}
 	pipes := map[string]string{}
 	for d := range now {
 		if own[d.fd] != "" && strings.HasPrefix(d.target, "pipe:") {
@@ -95,6 +100,42 @@ func spread(own map[string]string, now map[descriptor]bool) {
 			own[d.fd] = "the other end of its fd " + end
 		}
 	}
+}
+
+// twins finds pipes that no thread waits for: the driver (580) makes two at its start, one after the
+// other, then opens its device files. Such a pipe has the next inode, and the next descriptor above
+// it is a device file.
+func twins(own map[string]string, now map[descriptor]bool) map[string]string {
+	proved, out := map[int]string{}, map[string]string{}
+	for d := range now {
+		if n, ok := inode(d.target); ok && own[d.fd] != "" {
+			proved[n] = d.fd
+		}
+	}
+	for d := range now {
+		n, ok := inode(d.target)
+		if first := proved[n-1]; ok && first != "" && own[d.fd] == "" && strings.HasPrefix(above(d.fd), "/dev/nvidia") {
+			out[d.fd] = "made between its fd " + first + " and its device files"
+		}
+	}
+	return out
+}
+
+func inode(target string) (n int, ok bool) {
+	digits, ok := strings.CutPrefix(target, "pipe:[")
+	n, err := strconv.Atoi(strings.TrimSuffix(digits, "]"))
+	return n, ok && err == nil
+}
+
+// above is the target of the next descriptor that is open.
+func above(fd string) string {
+	n, _ := strconv.Atoi(fd)
+	for i := range 8 {
+		if target, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(n+1+i)); err == nil {
+			return target
+		}
+	}
+	return ""
 }
 
 // list lists the pipes, eventfds and epolls that are open.

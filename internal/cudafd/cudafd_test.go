@@ -78,3 +78,18 @@ func TestWhatADriversThreadWaitsForIsItsOwn(t *testing.T) {
 		assert.Empty(t, cudafd.Own()[strconv.Itoa(its[0])], "the thread has ended")
 	}
 }
+
+// The second of two pipes that were made one after the other is the first one's twin only when a
+// device file comes next.
+func TestTwinsAreNotGuessed(t *testing.T) {
+	var its []int
+	cudafd.Starting(func() { its = opened(t) })
+	mine := make([]int, 2)
+	require.NoError(t, unix.Pipe2(mine, unix.O_CLOEXEC))
+	defer closeAll(mine)
+	own := cudafd.Own()
+	assert.NotEmpty(t, own[strconv.Itoa(its[0])])
+	for _, fd := range mine {
+		assert.Empty(t, own[strconv.Itoa(fd)], fd)
+	}
+}
