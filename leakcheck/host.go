@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/enginetest/enginetest/internal/backoff"
+	"github.com/enginetest/enginetest/leakcheck/internal/retain"
 )
 
 // ErrNoHost is returned where the system does not tell what a process holds (everywhere but on
@@ -90,10 +92,47 @@ func (h *HostState) Restored(ctx context.Context, opts ...Option) error {
 		}
 		left := newError(Diff(h, now), cfg.allow)
 		if left == nil || watch.spent() >= cfg.patience || ctx.Err() != nil {
-			return left
+			return withOwners(left, cfg)
 		}
 		_ = looks.Wait(ctx) // the context is looked at above
 	}
+}
+
+// withOwners adds to the findings about descriptors what keeps the os.File or connection that has
+// each of them.
+func withOwners(err error, cfg config) error {
+	e, ok := errors.AsType[*Error](err)
+	if !ok || cfg.noPaths {
+		return err
+	}
+	var fds []int
+	which := map[int]int{}
+	for i, f := range e.Findings {
+		var fd int
+		if n, _ := fmt.Sscanf(f.Name, "fd %d", &fd); n == 1 && (f.Kind == KindDescriptor || f.Kind == KindSocket) {
+			fds, which[fd] = append(fds, fd), i
+		}
+	}
+	if len(fds) == 0 {
+		return err
+	}
+	paths, failed := retain.ExplainDescriptors(fds)
+	if failed != nil {
+		return err // what is open is known, if not who keeps it
+	}
+	for fd, i := range which {
+		f := &e.Findings[i]
+		switch p, ok := paths[fd]; {
+		case strings.Contains(f.Name, "[pidfd]"):
+			f.Note = "an os.Process has it until Wait or Release"
+		case !ok:
+			f.Note = "no os.File and no connection of Go has it: C, a system call or an os.Root opened it"
+		case len(p.Steps) > 0:
+			f.Path = stepsOf(p)
+			f.Detail = retain.Format(p.Steps)
+		}
+	}
+	return err
 }
 
 // kindOfFile sorts the target of a descriptor or mapping.

@@ -1,6 +1,7 @@
 package leakcheck
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -76,4 +77,44 @@ func TestHostOfC(t *testing.T) {
 			require.NoError(t, before.Restored(t.Context(), Patience(time.Minute)))
 		})
 	}
+}
+
+var left struct {
+	file *os.File
+	conn net.Listener
+}
+
+// TestOwnerOfADescriptor: a descriptor comes with what keeps it.
+func TestOwnerOfADescriptor(t *testing.T) {
+	before, err := Snapshot()
+	require.NoError(t, err)
+	left.file, err = os.Open(os.DevNull)
+	require.NoError(t, err)
+	left.conn, err = net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	accepted := make(chan bool)
+	go func(l net.Listener) { _, _ = l.Accept(); close(accepted) }(left.conn)
+	c, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	err = before.Restored(t.Context(), brief)
+	var found *Error
+	require.ErrorAs(t, err, &found)
+	require.Len(t, found.Findings, 3, "%v", err)
+	for _, f := range found.Findings {
+		switch {
+		case f.Kind == KindSocket:
+			assert.NotEmpty(t, f.Path, "%v", err)
+		case f.Name == fmt.Sprintf("fd %d %s", c, os.DevNull):
+			assert.Contains(t, f.Note, "no os.File and no connection of Go has it")
+		default:
+			require.NotEmpty(t, f.Path, "%v", err)
+			assert.Equal(t, "github.com/enginetest/enginetest/leakcheck.left", f.Path[0].Name)
+			assert.Contains(t, f.Detail, "*os.File")
+		}
+	}
+	require.NoError(t, unix.Close(c))
+	require.NoError(t, left.file.Close())
+	require.NoError(t, left.conn.Close())
+	<-accepted
+	require.NoError(t, before.Restored(t.Context(), Patience(time.Minute)))
 }

@@ -84,17 +84,22 @@ func fill(f *Finding, p retain.Path, kept string) {
 		f.Note = "no retention path: " + p.Err.Error()
 		return
 	}
-	for _, s := range p.Steps {
-		f.Path = append(f.Path, Step{
-			Kind: s.Kind, Name: s.Name, Edge: s.Edge, Type: s.Type, Note: s.Note, Addr: s.Addr,
-			Size: s.Size,
-		})
-	}
+	f.Path = stepsOf(p)
 	f.Detail, f.cause, f.Note = retain.Format(p.Steps), p.Owner, p.Hint
 	f.Signature = string(KindReference) + ": " + p.Cause + " → " + kept
 	if p.Reaches >= 64<<10 {
 		f.Text += fmt.Sprintf("; %s of heap can be reached from it", ledger.FormatBytes(int64(p.Reaches)))
 	}
+}
+
+func stepsOf(p retain.Path) (out []Step) {
+	for _, s := range p.Steps {
+		out = append(out, Step{
+			Kind: s.Kind, Name: s.Name, Edge: s.Edge, Type: s.Type, Note: s.Note, Addr: s.Addr,
+			Size: s.Size,
+		})
+	}
+	return out
 }
 
 // group puts findings with the same owner together, and drops those that hang under another one.
