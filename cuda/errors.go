@@ -20,11 +20,9 @@ const (
 	ErrOutOfMemory    Code = 2
 	ErrNoDevice       Code = 100
 	ErrInvalidDevice  Code = 101
-	ErrInvalidPTX     Code = 218 // the PTX does not compile: the JIT log says where
 	ErrNotFound       Code = 500
 	errNotReady       Code = 600 // a query: work is still running
 	ErrIllegalAddress Code = 700
-	ErrLaunchFailed   Code = 719
 	ErrNotSupported   Code = 801
 )
 
