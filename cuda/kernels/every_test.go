@@ -51,7 +51,7 @@ func swap(what string, i, j int) wrong {
 	return wrong{what, func(args []any) { args[i], args[j] = args[j], args[i] }}
 }
 
-var tests = slices.Concat(rowTests, productTests, attentionTests, sampleTests, siftTests, reduceTests)
+var tests = slices.Concat(rowTests, variantTests, productTests, attentionTests, sampleTests, siftTests, reduceTests)
 
 // kernel is one kernel under test.
 type kernel struct {

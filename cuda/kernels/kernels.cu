@@ -10,3 +10,4 @@
 #include "sample.cu"
 #include "sift.cu"
 #include "reduce.cu"
+#include "gelu.cu"

@@ -28,6 +28,7 @@ func TestArguments(t *testing.T) {
 		{DType: fixtures.F32},
 		{DType: fixtures.F16},
 		{Hidden: 128, Heads: 4, KVHeads: 2, HeadDim: 64},
+		{Architecture: fixtures.Gemma3, SlidingWindow: 8},
 	} {
 		r, err := openDir(t, v, fixtures.Checkpoint(t, s), Options{Fast: true})
 		require.NoError(t, err)
@@ -70,7 +71,7 @@ func TestArguments(t *testing.T) {
 	}
 	for _, kind := range []string{
 		"attend", "prefill", "rope", "gemv", "skinny", "gemm", "wgmma", "norm", "embed",
-		"race", "winner", "sift",
+		"scale", "gelu", "race", "winner", "sift",
 	} {
 		require.True(t, kinds[kind], "%s was launched: %v", kind, kinds)
 	}

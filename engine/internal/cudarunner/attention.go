@@ -15,11 +15,10 @@ import (
 func (r *Runner) heads(s *step, i, parts int) []any {
 	l, w := &r.layers[i], &r.work
 	k, v := r.keysValues(i)
-	size := int64(r.options.BlockSize)
+	size, rope := int64(r.options.BlockSize), &r.ropes[r.LayerRope(i)]
 	return []any{
 		w.ptr(w.qkv), parts, int64(s.tokens * l.qkv.rows), l.qkv.rows, r.at(l.qkv.bias), r.at(l.norm[checkpoint.QueryNorm]), r.at(l.norm[checkpoint.KeyNorm]),
-		float32(r.RMSNormEps), r.rope.cos(),
-		r.rope.sin(), r.NumHeads, r.NumKVHeads, r.HeadDim, k, v, r.options.BlockSize, r.headPad, (int64(1)<<40 +
+		float32(r.RMSNormEps), rope.cos(), rope.sin(), r.NumHeads, r.NumKVHeads, r.HeadDim, k, v, r.options.BlockSize, r.headPad, (int64(1)<<40 +
 			size - 1) / size, s.in.positions, s.in.slots,
 	}
 }
@@ -47,7 +46,7 @@ func (r *Runner) qkv(s *step, i int) error {
 
 // queryScale is what queries are multiplied with for the prefill kernels, which use powers of 2.
 func (r *Runner) queryScale() float32 {
-	return float32(1/math.Sqrt(float64(r.HeadDim))) * math.Log2E
+	return float32(r.AttentionScale) * math.Log2E
 }
 
 // attention rotates queries and keys, writes keys and values to the cache and attends. The heads
@@ -87,7 +86,7 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 	}
 	shared := 4 * ((together+2+warps*together)*r.headPad + warps*together*2)
 	args := append(heads, s.in.seqs, s.in.tables, s.maxTable, r.LayerWindow(i),
-		float32(1/math.Sqrt(float64(r.HeadDim))), fused,
+		float32(r.AttentionScale), fused,
 		w.ptr(out.at), out.plane, out.mode, int(r.weight), out.kb, w.ptr(w.partial), w.ptr(w.done))
 	return r.run("attend_"+kv+"_"+lanes+"_"+name, cuda.Dim{X: s.tokens, Y: r.NumKVHeads * groups, Z: s.splits},
 		32*warps, shared, args...)

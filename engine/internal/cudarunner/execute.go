@@ -96,8 +96,10 @@ func (r *Runner) compute(b *modelrunner.Batch, rows []wanted) (*step, error) {
 	for _, q := range b.Seqs {
 		context, blocks = max(context, q.Context), max(blocks, len(q.Blocks))
 	}
-	if err := r.rope.fill(context); err != nil {
-		return nil, err
+	for i := range r.ropes {
+		if err := r.ropes[i].fill(context); err != nil {
+			return nil, err
+		}
 	}
 	s.maxTable = max(16, 1<<bits.Len(uint(blocks-1)))
 	graphed := s.decode && n <= logitRows && len(rows) == n
@@ -271,7 +273,7 @@ func (r *Runner) check(b *modelrunner.Batch) error {
 		return errors.New("no tokens")
 	}
 	return b.Check(modelrunner.Limits{
-		Tokens: r.options.MaxNumBatchedTokens, Vocab: r.VocabSize, Positions: r.rope.positions, Blocks: r.blocks,
+		Tokens: r.options.MaxNumBatchedTokens, Vocab: r.VocabSize, Positions: r.options.MaxModelLen, Blocks: r.blocks,
 		BlockSize: r.options.BlockSize, Whole: pooling.Type(r.Pooling).Whole(),
 	})
 }

@@ -45,9 +45,12 @@ func (r *Runner) forward(s *step) error {
 		w.ptr(w.x), r.embed.kb()); err != nil {
 		return err
 	}
+	if err := r.scaleEmbedding(s.tokens); err != nil {
+		return err
+	}
 	for i := range r.layers {
 		var err error
-		if s.tokens == 1 {
+		if r.oneRow(s.tokens) {
 			err = r.layerOfOne(s, i)
 		} else {
 			err = r.layerOfMany(s, i)
@@ -90,7 +93,7 @@ func (r *Runner) addRow(m matrix, x int64) error {
 	if err := r.gemv(m, x, 0, w.ptr(w.y), store, false); err != nil {
 		return err
 	}
-	return r.reduce(1, 1, m.bias)
+	return r.reduce(w.x, 1, 1, m.bias)
 }
 
 func (r *Runner) layerOfMany(s *step, i int) error {
@@ -116,17 +119,16 @@ func (r *Runner) layerOfMany(s *step, i int) error {
 			return err
 		}
 	}
-	if err := r.addProduct(s, l.o, w.attn, mode); err != nil {
+	if err := r.addProduct(s, l.o, w.attn, mode, l.norm[checkpoint.AttentionPostNorm]); err != nil {
 		return err
 	}
 	if err := r.normalize(s, l.norm[checkpoint.MLPNorm], s.tokens, 0, w.h, mode); err != nil {
 		return err
 	}
-	if _, err := r.product(l.gateUp, w.h, mode, s.tokens, 0, 0, silu,
-		output{w.mlp.at, w.mlp.plane, mode, w.mlp.kb}); err != nil {
+	if err := r.gate(s, l.gateUp, mode); err != nil {
 		return err
 	}
-	return r.addProduct(s, l.down, w.mlp, mode)
+	return r.addProduct(s, l.down, w.mlp, mode, l.norm[checkpoint.MLPPostNorm])
 }
 
 // mode is how the inputs of products are kept in a step of this many rows.
@@ -172,33 +174,43 @@ func (r *Runner) gemv(m matrix, x, norm int64, out cuda.DevicePtr, mode int, wit
 // addresses in rows, or the first.
 func (r *Runner) normalize(s *step, weight int64, n int, rows cuda.DevicePtr, out activity, mode int) error {
 	w := &r.work
-	if r.link != nil && s.pending > 0 {
-		if err := r.reduce(s.tokens, s.pending, s.bias); err != nil {
+	if r.link != nil && s.pending > 0 && !r.PostNorms {
+		if err := r.reduce(w.x, s.tokens, s.pending, s.bias); err != nil {
 			return err
 		}
 		s.pending, s.bias = 0, 0
 	}
+	return r.normRows(s, w.x, weight, n, rows, out, mode)
+}
+
+// normRows adds what is pending to rows of x, and normalizes n of them into out.
+func (r *Runner) normRows(s *step, x, weight int64, n int, rows cuda.DevicePtr, out activity, mode int) error {
+	w := &r.work
 	name, blocks := "norm_", n
 	if n >= 8*r.kernels.sms { // a warp a row
 		name, blocks = "norms_", (n+7)/8
 	}
-	err := r.run(name+r.weight.String(), cuda.Dim{X: blocks}, 256, 0, w.ptr(w.x), rows, w.ptr(w.y), s.pending,
+	err := r.run(name+r.weight.String(), cuda.Dim{X: blocks}, 256, 0, w.ptr(x), rows, w.ptr(w.y), s.pending,
 		int64(s.tokens*w.h.kb*32), r.at(s.bias), r.at(weight),
 		w.ptr(out.at), out.plane, mode, r.HiddenSize, w.h.kb, float32(r.RMSNormEps), n)
 	s.pending, s.bias = 0, 0
 	return err
 }
 
-// addProduct adds a product to the residual stream: at once, or in the next norm.
-func (r *Runner) addProduct(s *step, m matrix, x activity, mode int) error {
+// addProduct adds a product to the residual stream: at once, or in the next norm. A model that
+// normalizes results has a norm for it.
+func (r *Runner) addProduct(s *step, m matrix, x activity, mode int, norm int64) error {
 	w := &r.work
-	if r.link == nil && s.tokens > skinnyRows && r.splits(m, s.tokens) == 1 {
+	if r.link == nil && norm == 0 && s.tokens > skinnyRows && r.splits(m, s.tokens) == 1 {
 		_, err := r.product(m, x, mode, s.tokens, w.ptr(w.x), w.h.kb*32, add, output{})
 		return err
 	}
 	parts, err := r.product(m, x, mode, s.tokens, w.ptr(w.y), w.h.kb*32, store, output{})
 	s.pending, s.bias = parts, m.bias
-	return err
+	if err != nil || norm == 0 {
+		return err
+	}
+	return r.normalizeResult(s, norm)
 }
 
 // splits is how many blocks share the columns of a product, so that the device is full.
@@ -315,7 +327,7 @@ func (r *Runner) product(m matrix, x activity, mode, tokens int, out cuda.Device
 // project computes the logits of n rows: all of the step's, or those that rows lists.
 func (r *Runner) project(s *step, n int, rows cuda.DevicePtr) error {
 	w := &r.work
-	if s.tokens == 1 && n == 1 {
+	if r.oneRow(s.tokens) && n == 1 {
 		if err := r.gemv(r.lmHead, w.x, r.norm, r.logitsAt(), store, false); err != nil {
 			return err
 		}

@@ -36,10 +36,11 @@ func gpu(tb testing.TB) cuda.Device {
 	return v
 }
 
-// openGPU makes a runner; the test's end closes it and checks that its ledger is empty.
+// openGPU makes a runner; the test's end closes it and checks that its ledger is empty. With
+// ENGINETEST_PTX set, the driver compiles its kernels.
 func openGPU(tb testing.TB, dir string, o Options, blocks int) *Runner {
 	tb.Helper()
-	o.Device = gpu(tb)
+	o.Device, o.PTX = gpu(tb), o.PTX || os.Getenv("ENGINETEST_PTX") != ""
 	ckpt, err := checkpoint.Open(dir)
 	require.NoError(tb, err)
 	o.Ledger, o.Stacks = ledger.New(true), true
@@ -274,6 +275,15 @@ func shapes() []shape {
 			Factor: 8, LowFreqFactor: 1,
 			HighFreqFactor: 4, OriginalMaxPositions: 64,
 		}}, exact},
+		{"Gemma 3", fixtures.Spec{Architecture: fixtures.Gemma3, SlidingWindow: 33, Layers: 4}, exact},
+		{"Gemma 3, f32, tied, every size odd", fixtures.Spec{
+			Architecture: fixtures.Gemma3, Hidden: 37, Heads: 3, KVHeads: 1, HeadDim: 10, Intermediate: 51, Vocab: 301,
+			DType: fixtures.F32, Tied: true,
+		}, exact},
+		{"Gemma 3, f16, biases, head size 256", fixtures.Spec{
+			Architecture: fixtures.Gemma3, SlidingWindow: 20, Hidden: 72, Heads: 4, KVHeads: 1, HeadDim: 256,
+			Intermediate: 90, Bias: true, DType: fixtures.F16,
+		}, exact},
 		{"wide: rows longer than a block's registers", fixtures.Spec{
 			Hidden: 8448, Heads: 4, KVHeads: 2, HeadDim: 16,
 			Intermediate: 64, Layers: 1,
@@ -289,7 +299,7 @@ func goldens(t *testing.T) (dirs []string) {
 	for _, path := range configs {
 		c, err := checkpoint.ReadConfig(path)
 		require.NoError(t, err)
-		if c.NumExperts == 0 && !c.PostNorms {
+		if c.NumExperts == 0 && c.Head == checkpoint.OutputHead {
 			dirs = append(dirs, filepath.Dir(path))
 		}
 	}
@@ -388,6 +398,10 @@ func TestFast(t *testing.T) {
 		{"head size 18: no prefill kernel", fixtures.Spec{
 			Hidden: 72, Heads: 4, KVHeads: 2, HeadDim: 18,
 			Intermediate: 90, DType: fixtures.F16,
+		}, 0.06},
+		{"Gemma 3, head size 128, a window of 70", fixtures.Spec{
+			Architecture: fixtures.Gemma3, SlidingWindow: 70, Hidden: 256, Heads: 8, KVHeads: 2, HeadDim: 128,
+			Intermediate: 300, DType: fixtures.F16,
 		}, 0.06},
 		{"bf16", fixtures.Spec{Hidden: 128, Heads: 4, KVHeads: 2, HeadDim: 64}, 0.4},
 	} {

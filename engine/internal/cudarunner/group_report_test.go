@@ -170,7 +170,7 @@ func timeReduce(r *Runner, floats, inGraph, launches int) (time.Duration, error)
 	rows := floats / (r.work.h.kb * 32)
 	all := func() error {
 		for range inGraph {
-			if err := r.reduce(rows, 1, 0); err != nil {
+			if err := r.reduce(r.work.x, rows, 1, 0); err != nil {
 				return err
 			}
 		}

@@ -257,9 +257,8 @@ func (c *communicators) usable() error {
 	return nil
 }
 
-// reduceNCCL is reduce by NCCL: parts become one, which is summed in its place and then added to
-// the residual stream.
-func (r *Runner) reduceNCCL(n, parts int, bias int64) error {
+// reduceNCCL is reduce by NCCL: parts become one, which is summed in its place and then added to to.
+func (r *Runner) reduceNCCL(to int64, n, parts int, bias int64) error {
 	w, y := &r.work, r.work.ptr(r.work.y)
 	grid := cuda.Dim{X: (n/4 + 255) / 256}
 	if parts > 1 {
@@ -270,7 +269,7 @@ func (r *Runner) reduceNCCL(n, parts int, bias int64) error {
 	if err := r.link.nccl.sum(r, y, n); err != nil {
 		return err
 	}
-	return r.run("reduce_into", grid, 256, 0, w.ptr(w.x), y, 1, int64(n), r.at(bias), w.h.kb*32, n/4)
+	return r.run("reduce_into", grid, 256, 0, w.ptr(to), y, 1, int64(n), r.at(bias), w.h.kb*32, n/4)
 }
 
 // sum queues the all-reduce of n floats in place.

@@ -31,6 +31,15 @@ func TestPTX(t *testing.T) {
 			Vocab: 301, DType: fixtures.F32,
 		}, 1e-3}, false},
 		{shape{"bf16", fixtures.Spec{}, 1e-3}, false},
+		{shape{"Gemma 3, f32, odd, tied", fixtures.Spec{
+			Architecture: fixtures.Gemma3, Hidden: 37, Heads: 3, KVHeads: 1, HeadDim: 10, Intermediate: 51, Vocab: 301,
+			DType: fixtures.F32, Tied: true,
+		}, 1e-3}, false},
+		{shape{"Gemma 3, bf16", fixtures.Spec{Architecture: fixtures.Gemma3, SlidingWindow: 33, Layers: 4}, 1e-3}, false},
+		{shape{"Gemma 3, f16, biases", fixtures.Spec{
+			Architecture: fixtures.Gemma3, SlidingWindow: 70, Hidden: 256, Heads: 8, KVHeads: 2, HeadDim: 128,
+			Intermediate: 300, Bias: true, DType: fixtures.F16,
+		}, 0.06}, true},
 		{shape{"f16, biases everywhere", fixtures.Spec{
 			Hidden: 72, Heads: 4, KVHeads: 2, HeadDim: 18, Intermediate: 90,
 			Bias: true, DType: fixtures.F16,

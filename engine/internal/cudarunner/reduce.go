@@ -95,12 +95,12 @@ func (b *mailbox) close() error {
 }
 
 // reduce adds a product of this many rows, that this and the other ranks have in this many parts
-// each in work.y, to the residual stream.
-func (r *Runner) reduce(rows, parts int, bias int64) error {
+// each in work.y, to rows of the workspace: those of the residual stream, mostly.
+func (r *Runner) reduce(to int64, rows, parts int, bias int64) error {
 	w, b, ld := &r.work, r.mailbox, r.work.h.kb*32
 	stride := int64(rows * ld)
 	if from := r.link.ncclFrom; from > 0 && rows*ld >= from {
-		return r.reduceNCCL(rows*ld, parts, bias)
+		return r.reduceNCCL(to, rows*ld, parts, bias)
 	}
 	for at, most := 0, b.capacity/ld; at < rows; at += most {
 		n, offset := min(most, rows-at)*ld, cuda.DevicePtr(4*at*ld)
@@ -108,7 +108,7 @@ func (r *Runner) reduce(rows, parts int, bias int64) error {
 		if n > b.fast {
 			name, grid, threads = "reduce_blocks", (n+blockFloats-1)/blockFloats, 256
 		}
-		args := append(r.comm(), w.ptr(w.x)+offset, w.ptr(w.y)+offset, parts, stride, r.at(bias), ld, n/4)
+		args := append(r.comm(), w.ptr(to)+offset, w.ptr(w.y)+offset, parts, stride, r.at(bias), ld, n/4)
 		if err := r.run(name, cuda.Dim{X: grid}, threads, 0, args...); err != nil {
 			return err
 		}

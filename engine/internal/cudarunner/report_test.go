@@ -196,7 +196,7 @@ func (m *measurement) matricesOf(counts ...int) {
 				if rows == 1 {
 					return r.gemv(l.o, w.attn1, 0, w.ptr(w.x), add, true)
 				}
-				return r.addProduct(&step{tokens: rows}, l.o, w.attn, mode)
+				return r.addProduct(&step{tokens: rows}, l.o, w.attn, mode, 0)
 			}, 2048 * 2048},
 			{"gate+up", func(l *layer) error {
 				if rows == 1 {
@@ -210,7 +210,7 @@ func (m *measurement) matricesOf(counts ...int) {
 				if rows == 1 {
 					return r.gemv(l.down, w.mlp1, 0, w.ptr(w.x), add, true)
 				}
-				return r.addProduct(&step{tokens: rows}, l.down, w.mlp, mode)
+				return r.addProduct(&step{tokens: rows}, l.down, w.mlp, mode, 0)
 			}, 8192 * 2048},
 		} {
 			t := m.device(10, func() error {
@@ -295,7 +295,7 @@ func (m *measurement) attention() {
 		var rows []wanted
 		var s *step
 		must(r.worker.Do(func() (err error) {
-			if err := r.rope.fill(c.context); err != nil {
+			if err := r.ropes[0].fill(c.context); err != nil {
 				return err
 			}
 			s = &step{tokens: c.rows, decode: true, splits: r.attentionSplits(c.rows, c.context), maxTable: 256}

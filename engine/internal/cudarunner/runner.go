@@ -59,7 +59,7 @@ type Runner struct {
 	parts   modelrunner.Parts
 
 	weights *cuda.Memory
-	rope    ropeTable
+	ropes   []ropeTable // one per checkpoint.Config.Ropes
 	work    workspace
 	kv      *cuda.Memory // set by setKV
 	mailbox *mailbox     // of a rank with others
@@ -196,9 +196,12 @@ func (r *Runner) takeModel(bytes int64, fill func() error) (err error) {
 		}
 		r.took = time.Since(start)
 	}
-	r.rope = newRopeTable(r.Rope, r.HeadDim, r.options.MaxModelLen)
-	if r.rope.memory, err = r.alloc("rope", r.rope.bytes()); err != nil {
-		return err
+	for _, rope := range r.Ropes() {
+		t := newRopeTable(rope, r.HeadDim, r.options.MaxModelLen)
+		if t.memory, err = r.alloc("rope", t.bytes()); err != nil {
+			return err
+		}
+		r.ropes = append(r.ropes, t)
 	}
 	r.work.plan(r)
 	if r.work.memory, err = r.alloc("workspace", r.work.bytes); err != nil {

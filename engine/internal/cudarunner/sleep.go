@@ -59,7 +59,7 @@ func (r *Runner) giveBack(keep bool, which func(modelrunner.Part) bool) error {
 
 // forget leaves no way into memory that is gone: all that WakeWeights makes but the weights.
 func (r *Runner) forget() {
-	r.rope, r.work, r.in, r.logits, r.mailbox = ropeTable{}, workspace{}, &staging{}, nil, nil
+	r.ropes, r.work, r.in, r.logits, r.mailbox = nil, workspace{}, &staging{}, nil, nil
 	r.graphs, r.graphsOwned, r.pooler = map[graphKey]*graph{}, false, nil
 }
 

@@ -119,8 +119,7 @@ type vector struct {
 
 // Computes reports whether the kernels compute an architecture.
 func Computes(c *checkpoint.Config) bool {
-	return !c.PostNorms && c.Activation == checkpoint.SiLU && c.LocalRope == nil && c.EmbeddingScale == 1 &&
-		!c.Encoder && c.NumExperts == 0
+	return !c.Encoder && c.NumExperts == 0
 }
 
 // bind finds and checks every tensor of the model, and takes a rank's share.

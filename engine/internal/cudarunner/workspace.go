@@ -30,6 +30,7 @@ type workspace struct {
 	h, attn, mlp    activity // inputs of products
 	last            activity // rows before the output layer
 	qkv, y          int64    // [parts, tokens, columns] float32: products that the next kernel adds up
+	sum             int64    // [tokens, HiddenSize] float32: their sum, to be normalized
 	q               int64    // [tokens, NumHeads, HeadDim] float16: queries for the prefill kernels
 	logits          int64    // [logitRows, VocabSize] float32
 	h1, attn1, mlp1 int64    // of a single row, float32
@@ -65,7 +66,14 @@ func (w *workspace) plan(r *Runner) {
 	w.x = take(4 * padded * hidden)
 	w.h, w.attn, w.mlp = act(padded, r.HiddenSize), act(padded, q), act(padded, r.IntermediateSize)
 	w.last = act(128, r.HiddenSize)
-	w.qkv, w.y = take(4*w.rows*r.layers[0].qkv.rows), take(4*w.rows*hidden)
+	parts := r.layers[0].qkv.rows
+	if r.Activation != checkpoint.SiLU { // gates and their like come in parts as well
+		parts = max(parts, r.layers[0].gateUp.rows)
+	}
+	w.qkv, w.y = take(4*w.rows*parts), take(4*w.rows*hidden)
+	if r.PostNorms {
+		w.sum = take(4 * padded * hidden)
+	}
 	if r.tiled() {
 		w.q = take(2 * padded * q)
 	}
