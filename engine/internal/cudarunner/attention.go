@@ -10,9 +10,16 @@ import (
 	"github.com/enginetest/enginetest/internal/checkpoint"
 )
 
+// attention attends over the KV cache.
+type attention struct {
+	*products
+	ropes []ropeTable  // one per checkpoint.Config.Ropes
+	kv    *cuda.Memory // set by setKV
+}
+
 // heads are the arguments that all kernels of attention begin with; the heads are in parts in
 // work.qkv.
-func (r *Runner) heads(s *step, i, parts int) []any {
+func (r *attention) heads(s *step, i, parts int) []any {
 	l, w := &r.layers[i], &r.work
 	k, v := r.keysValues(i)
 	size, rope := int64(r.options.BlockSize), &r.ropes[r.LayerRope(i)]
@@ -24,7 +31,7 @@ func (r *Runner) heads(s *step, i, parts int) []any {
 }
 
 // keysValues is where a layer's keys and values are.
-func (r *Runner) keysValues(i int) (k, v cuda.DevicePtr) {
+func (r *attention) keysValues(i int) (k, v cuda.DevicePtr) {
 	half := r.kv.Size() / int64(2*r.NumLayers)
 	k = r.kv.Ptr() + cuda.DevicePtr(int64(2*i)*half)
 	return k, k + cuda.DevicePtr(half)
@@ -32,12 +39,12 @@ func (r *Runner) keysValues(i int) (k, v cuda.DevicePtr) {
 
 // placesHeads reports whether the product of queries, keys and values is one that rotates them and
 // puts them in their places.
-func (r *Runner) placesHeads(s *step, m matrix) bool {
+func (r *attention) placesHeads(s *step, m matrix) bool {
 	return !s.decode && r.tiled() && r.HeadDim&(r.HeadDim-1) == 0 && r.wgmma(m, s.tokens) && r.splits(m, s.tokens) == 1
 }
 
 // qkv is that product.
-func (r *Runner) qkv(s *step, i int) error {
+func (r *attention) qkv(s *step, i int) error {
 	m, w := r.layers[i].qkv, &r.work
 	name, l := r.wgmmaLaunch(m, s.tokens, 1, fmt.Sprintf("qkv%d_", r.HeadDim))
 	args := append([]any{w.ptr(w.h.at), r.at(m.at), s.tokens, m.rows, m.kb()}, r.heads(s, i, 1)...)
@@ -45,13 +52,13 @@ func (r *Runner) qkv(s *step, i int) error {
 }
 
 // queryScale is what queries are multiplied with for the prefill kernels, which use powers of 2.
-func (r *Runner) queryScale() float32 {
+func (r *attention) queryScale() float32 {
 	return float32(r.AttentionScale) * math.Log2E
 }
 
 // attention rotates queries and keys, writes keys and values to the cache and attends. The heads
 // are in parts in work.qkv.
-func (r *Runner) attention(s *step, i, parts int, out output) error {
+func (r *attention) attend(s *step, i, parts int, out output) error {
 	w, kv, fused := &r.work, "f16", 1
 	if r.kvF32 {
 		kv = "f32"
@@ -93,7 +100,7 @@ func (r *Runner) attention(s *step, i, parts int, out output) error {
 }
 
 // prefill attends with queries in work.q; keys and values are in the cache.
-func (r *Runner) prefill(s *step, i int, out output) error {
+func (r *attention) prefill(s *step, i int, out output) error {
 	w := &r.work
 	k, v := r.keysValues(i)
 	size := int64(r.options.BlockSize)
@@ -112,14 +119,14 @@ func (r *Runner) prefill(s *step, i int, out output) error {
 const tileRows = 64
 
 // tiled reports whether there is a prefill kernel for this model.
-func (r *Runner) tiled() bool {
+func (r *attention) tiled() bool {
 	return !r.kvF32 && r.HeadDim == r.headPad && slices.Contains([]int{64, 80, 96, 128}, r.HeadDim)
 }
 
 // together is how many query heads share a block of the attention kernel. For one row each has its
 // own: that they all read the same keys and values costs less than that most of the device has
 // nothing to do.
-func (r *Runner) together(rows int) (int, string) {
+func (r *attention) together(rows int) (int, string) {
 	if r.NumHeads == r.NumKVHeads || rows == 1 {
 		return 1, "1"
 	}
@@ -129,7 +136,7 @@ func (r *Runner) together(rows int) (int, string) {
 // attentionSplits is how many blocks share a context: as many as fill the device and have 128
 // tokens each; putting their shares together costs as much as 100 tokens. A power of two, so that
 // few graphs are needed.
-func (r *Runner) attentionSplits(rows, context int) int {
+func (r *attention) attentionSplits(rows, context int) int {
 	together, _ := r.together(rows)
 	units := rows * r.NumKVHeads * ((r.NumHeads/r.NumKVHeads + together - 1) / together)
 	n := 1

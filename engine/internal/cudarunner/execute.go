@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"math/bits"
 	"runtime"
-	"slices"
-	"sync"
-	"unsafe"
 
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
@@ -63,7 +60,7 @@ func resultsOf(b *modelrunner.Batch) []modelrunner.SeqResult {
 
 // execute runs a step of rows that there is room for.
 func (r *Runner) execute(b *modelrunner.Batch, out []modelrunner.SeqResult) error {
-	rows := r.wantedOf(b)
+	rows := r.feed.wantedOf(b)
 	var s *step
 	n := min(len(rows), logitRows)
 	err := r.worker.Do(func() error {
@@ -71,10 +68,10 @@ func (r *Runner) execute(b *modelrunner.Batch, out []modelrunner.SeqResult) erro
 		if s, err = r.compute(b, rows); err != nil || n == 0 {
 			return errors.Join(err, r.stream.Synchronize())
 		}
-		return r.fetch(s, rows[:n])
+		return r.drawer.fetch(s, rows[:n])
 	})
 	for at := 0; err == nil && n > 0; {
-		r.results(b, rows[at:at+n], out)
+		r.drawer.results(b, rows[at:at+n], out)
 		if at += n; at == len(rows) {
 			break
 		}
@@ -83,7 +80,7 @@ func (r *Runner) execute(b *modelrunner.Batch, out []modelrunner.SeqResult) erro
 			if err := r.sampleRows(s, at, n); err != nil {
 				return err
 			}
-			return r.fetch(s, rows[at:at+n])
+			return r.drawer.fetch(s, rows[at:at+n])
 		})
 	}
 	return err
@@ -110,7 +107,7 @@ func (r *Runner) compute(b *modelrunner.Batch, rows []wanted) (*step, error) {
 	}
 	s.splits = r.attentionSplits(s.tokens, context)
 	var err error
-	if s.in, err = r.upload(b, rows, s.tokens, seqs, s.maxTable); err != nil {
+	if s.in, err = r.feed.upload(b, rows, s.tokens, seqs, s.maxTable); err != nil {
 		return nil, err
 	}
 	if s.decode {
@@ -118,7 +115,7 @@ func (r *Runner) compute(b *modelrunner.Batch, rows []wanted) (*step, error) {
 	}
 	s.sifted = s.in.rules != 0
 	if graphed {
-		return s, r.decode(s)
+		return s, r.graphs.decode(s)
 	}
 	if err := r.forward(s); err != nil || len(rows) == 0 {
 		return s, err
@@ -134,7 +131,7 @@ func (r *Runner) compute(b *modelrunner.Batch, rows []wanted) (*step, error) {
 // sampleRows computes logits and draws of the rows [at, at+n) that are wanted.
 func (r *Runner) sampleRows(s *step, at, n int) error {
 	if at > 0 { // the first rank has read the logits before these
-		if err := r.meet(); err != nil {
+		if err := r.group.meet(); err != nil {
 			return err
 		}
 	}
@@ -144,121 +141,7 @@ func (r *Runner) sampleRows(s *step, at, n int) error {
 	t := *s
 	t.in.draws += cuda.DevicePtr(4 * drawWords * at)
 	t.in.rules += cuda.DevicePtr(4 * ruleWords * at)
-	return r.draw(&t, n)
-}
-
-// fetch brings tokens and log-probabilities back, and the logits of rows that the host has to look
-// at, and waits.
-func (r *Runner) fetch(s *step, rows []wanted) error {
-	w, n := &r.work, int64(len(rows))
-	if !r.share.First() {
-		return r.stream.Synchronize()
-	}
-	if s.sifted { // otherwise the tokens are there already
-		if err := w.memory.CopyToAsync(r.in.tokens, 0, w.tokensOut, 4*n, r.stream); err != nil {
-			return err
-		}
-		if slices.ContainsFunc(rows, func(w wanted) bool { return w.logprobs >= 0 }) {
-			if err := w.memory.CopyToAsync(r.in.tokens, 4*logitRows, w.found, n*foundBytes, r.stream); err != nil {
-				return err
-			}
-		}
-	}
-	bytes := int64(4 * r.VocabSize)
-	copied := func(need func(i int) bool) error {
-		for i := range rows {
-			if !need(i) {
-				continue
-			}
-			if err := r.hostLogits(); err != nil {
-				return err
-			}
-			if err := w.memory.CopyToAsync(r.logits, int64(i)*bytes, w.logits+int64(i)*bytes, bytes,
-				r.stream); err != nil {
-				return err
-			}
-		}
-		return r.stream.Synchronize()
-	}
-	if err := copied(func(i int) bool { return rows[i].host }); err != nil {
-		return err
-	}
-	handedBack := func(i int) bool { return !rows[i].host && !r.done(i, rows[i]) }
-	for i := range rows {
-		if handedBack(i) {
-			return copied(handedBack)
-		}
-	}
-	return nil
-}
-
-// done says that the device did all there was to do for a row, the i-th of those that fetch
-// brought.
-func (r *Runner) done(i int, w wanted) bool {
-	return !w.host && (w.state == nil || r.tokens()[i] >= 0) && (w.logprobs < 0 || r.found()[i].n >= 0)
-}
-
-// tokens and found are what the device gave.
-func (r *Runner) tokens() *[logitRows]int32 {
-	return (*[logitRows]int32)(unsafe.Pointer(&r.in.tokens.Bytes()[0]))
-}
-
-func (r *Runner) found() *[logitRows]found {
-	return (*[logitRows]found)(unsafe.Pointer(&r.in.tokens.Bytes()[4*logitRows]))
-}
-
-// hostLogits makes room for logits in host memory, when the first row needs it.
-func (r *Runner) hostLogits() error {
-	if r.logits != nil {
-		return nil
-	}
-	bytes := int64(4 * logitRows * r.VocabSize)
-	if hook := r.options.Hooks.Allocate; hook != nil {
-		if err := hook("staging", bytes); err != nil {
-			return err
-		}
-	}
-	m, err := r.worker.AllocPinned("staging", bytes)
-	if err != nil {
-		return err
-	}
-	r.own("staging", bytes, m.Free)
-	r.logits = m
-	return nil
-}
-
-// results reads what fetch brought: what the device did as it is, logits through the host's
-// sampler.
-func (r *Runner) results(b *modelrunner.Batch, rows []wanted, out []modelrunner.SeqResult) {
-	if !r.share.First() {
-		return
-	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for i, w := range rows {
-		res, seq := &out[w.seq], &b.Seqs[w.seq]
-		if r.done(i, w) {
-			f := &r.found()[i]
-			if w.state == nil {
-				res.PromptLogprobs[w.target] = f.logprobs(seq.Targets[w.target], r.VocabSize)
-				continue
-			}
-			if res.Token = r.tokens()[i]; w.logprobs >= 0 {
-				res.Logprobs = f.logprobs(res.Token, r.VocabSize)
-			}
-			continue
-		}
-		logits := unsafe.Slice((*float32)(unsafe.Pointer(&r.logits.Bytes()[4*i*r.VocabSize])), r.VocabSize)
-		s := <-r.samplers
-		wg.Go(func() {
-			defer func() { r.samplers <- s }()
-			if w.state == nil {
-				res.PromptLogprobs[w.target] = s.Logprobs(logits, seq.Targets[w.target], seq.PromptLogprobs)
-				return
-			}
-			res.Token, res.Logprobs, res.Err = s.Draw(w.state, logits)
-		})
-	}
+	return r.drawer.draw(&t, n)
 }
 
 // check refuses a batch that would read or write where it must not: a fault of the scheduler's, not

@@ -31,14 +31,22 @@ func bucket(n, most int) int {
 	return n
 }
 
+// graphs are the decode steps that were captured.
+type graphs struct {
+	*decoder
+	drawer *drawer
+	byKey  map[graphKey]*graph
+	owned  bool
+}
+
 // decode queues a decode step, logits and draw included.
-func (r *Runner) decode(s *step) error {
+func (r *graphs) decode(s *step) error {
 	key := graphKey{s.tokens, s.splits, s.maxTable, s.sifted}
-	g := r.graphs[key]
+	g := r.byKey[key]
 	switch {
 	case r.options.NoGraphs || g == nil:
 		if g == nil {
-			r.graphs[key] = &graph{}
+			r.byKey[key] = &graph{}
 		}
 		return r.decodeKernels(s)
 	case g.exec == nil:
@@ -49,18 +57,18 @@ func (r *Runner) decode(s *step) error {
 	return g.exec.Launch(r.stream)
 }
 
-func (r *Runner) decodeKernels(s *step) error {
+func (r *graphs) decodeKernels(s *step) error {
 	if err := r.forward(s); err != nil {
 		return err
 	}
 	if err := r.project(s, s.tokens, 0); err != nil {
 		return err
 	}
-	return r.draw(s, s.tokens)
+	return r.drawer.draw(s, s.tokens)
 }
 
 // capture records a decode step.
-func (r *Runner) capture(s *step, g *graph) error {
+func (r *graphs) capture(s *step, g *graph) error {
 	if hook := r.options.Hooks.Allocate; hook != nil {
 		if err := hook("cuda_graphs", 0); err != nil {
 			return err
@@ -73,22 +81,22 @@ func (r *Runner) capture(s *step, g *graph) error {
 	if g.exec, err = recorded.Instantiate("cuda_graphs"); err != nil {
 		return errors.Join(err, recorded.Close())
 	}
-	if !r.graphsOwned {
-		r.graphsOwned = true
-		graphs := r.graphs
-		r.own("cuda_graphs", 0, func() error { return dropGraphs(graphs) })
+	if !r.owned {
+		r.owned = true
+		all := r.byKey
+		r.own("cuda_graphs", 0, func() error { return dropGraphs(all) })
 	}
 	return recorded.Close() // what was instantiated from it stays
 }
 
 // dropGraphs destroys all graphs.
-func dropGraphs(graphs map[graphKey]*graph) error {
+func dropGraphs(all map[graphKey]*graph) error {
 	var errs []error
-	for key, g := range graphs {
+	for key, g := range all {
 		if g.exec != nil {
 			errs = append(errs, g.exec.Close())
 		}
-		delete(graphs, key)
+		delete(all, key)
 	}
 	return errors.Join(errs...)
 }

@@ -136,8 +136,8 @@ func (k *rank) Device() string { return k.options.Device.UUID }
 
 // Execute implements [modelrunner.Runner].
 func (k *rank) Execute(b *modelrunner.Batch) (_ []modelrunner.SeqResult, err error) {
-	defer k.settle(&err)
-	if err := k.link.nccl.usable(); err != nil {
+	defer k.group.settle(&err)
+	if err := k.group.link.nccl.usable(); err != nil {
 		return nil, err
 	}
 	return k.Runner.Execute(b)

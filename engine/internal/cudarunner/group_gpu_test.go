@@ -186,7 +186,7 @@ func TestTwoGPUsSameBits(t *testing.T) {
 	}
 	same("words")
 	for _, r := range l.runners {
-		r.mailbox.fast = 0
+		r.group.mailbox.fast = 0
 	}
 	same("blocks")
 }

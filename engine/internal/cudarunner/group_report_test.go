@@ -35,8 +35,8 @@ func TestTwoGPUsReport(t *testing.T) {
 	require.NoError(t, one.Close())
 	own := m.open(2, Options{AllReduce: Own})
 	m.steps("two GPUs, own", own)
-	m.reduces("own, in words", wordFloats, func(r *Runner) { r.mailbox.fast = wordFloats })
-	m.reduces("own, in blocks", 1<<30, func(r *Runner) { r.mailbox.fast = 0 })
+	m.reduces("own, in words", wordFloats, func(r *Runner) { r.group.mailbox.fast = wordFloats })
+	m.reduces("own, in blocks", 1<<30, func(r *Runner) { r.group.mailbox.fast = 0 })
 	require.NoError(t, own.Close())
 	nccl := m.open(2, Options{AllReduce: NCCL})
 	if nccl == nil {
@@ -170,7 +170,7 @@ func timeReduce(r *Runner, floats, inGraph, launches int) (time.Duration, error)
 	rows := floats / (r.work.h.kb * 32)
 	all := func() error {
 		for range inGraph {
-			if err := r.reduce(r.work.x, rows, 1, 0); err != nil {
+			if err := r.group.reduce(r.work.x, rows, 1, 0); err != nil {
 				return err
 			}
 		}
@@ -205,5 +205,5 @@ func timeReduce(r *Runner, floats, inGraph, launches int) (time.Duration, error)
 		}
 		times = append(times, t)
 	}
-	return median(times), errors.Join(a.Close(), b.Close(), x.Close(), g.Close(), r.waited())
+	return median(times), errors.Join(a.Close(), b.Close(), x.Close(), g.Close(), r.group.waited())
 }

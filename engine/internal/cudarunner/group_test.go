@@ -316,7 +316,7 @@ func TestWaitError(t *testing.T) {
 	l := ledger.New(false)
 	var group *link
 	g, err := openGroup(t, vs, fixtures.Bundled(), Options{Ledger: l, PTX: true, Patience: 3 * time.Second, linked: func(l *link) { group = l }, Hooks: modelrunner.Hooks{Sample: func() error {
-		group.runners[0].mailbox.set(stateWaited + 1) // as the kernel does
+		group.runners[0].group.mailbox.set(stateWaited + 1) // as the kernel does
 		return nil
 	}}})
 	require.NoError(t, err)

@@ -23,7 +23,7 @@ type chunk struct {
 
 // load copies the matrices to the device: readers fill pinned buffers from the checkpoint's mapped
 // files, this thread sends each on and has it packed on the device.
-func (r *Runner) load(b *binder) (err error) {
+func (r *weightStore) load(b *binder) (err error) {
 	if err := r.weights.Fill(0, b.bytes, 0, r.stream); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ type loader struct {
 	fences []*cuda.Event
 }
 
-func (r *Runner) newLoader(b *binder) (*loader, error) {
+func (r *weightStore) newLoader(b *binder) (*loader, error) {
 	s := &loader{}
 	row := int64(0) // a buffer holds at least the longest row, and of small tensors no more than the largest
 	for _, p := range b.pieces {
@@ -114,7 +114,7 @@ func (r *Runner) newLoader(b *binder) (*loader, error) {
 
 // drop releases what loading needed. What would not go is the runner's, and tried again with the
 // rest.
-func (r *Runner) drop(s *loader) error {
+func (r *weightStore) drop(s *loader) error {
 	err := s.free()
 	if err != nil {
 		r.own("staging", s.size*int64(len(s.host)), s.free)
@@ -158,7 +158,7 @@ func (s *loader) count(pieces []piece) int {
 }
 
 // send takes n filled buffers to the device. A buffer is free again when the device has packed it.
-func (s *loader) send(r *Runner, n int, ready <-chan chunk, free chan<- int) error {
+func (s *loader) send(r *weightStore, n int, ready <-chan chunk, free chan<- int) error {
 	var under []int // buffers under way, oldest first
 	for n > 0 {
 		var c chunk
@@ -184,7 +184,7 @@ func (s *loader) send(r *Runner, n int, ready <-chan chunk, free chan<- int) err
 	return nil
 }
 
-func (s *loader) pack(r *Runner, c chunk) error {
+func (s *loader) pack(r *weightStore, c chunk) error {
 	bytes := int64(c.row() * c.n)
 	at := int64(c.buffer) * s.size
 	if err := s.device.CopyFromAsync(at, s.host[c.buffer], 0, bytes, r.stream); err != nil {

@@ -258,7 +258,7 @@ func (c *communicators) usable() error {
 }
 
 // reduceNCCL is reduce by NCCL: parts become one, which is summed in its place and then added to to.
-func (r *Runner) reduceNCCL(to int64, n, parts int, bias int64) error {
+func (r *reducer) reduceNCCL(to int64, n, parts int, bias int64) error {
 	w, y := &r.work, r.work.ptr(r.work.y)
 	grid := cuda.Dim{X: (n/4 + 255) / 256}
 	if parts > 1 {
@@ -273,7 +273,7 @@ func (r *Runner) reduceNCCL(to int64, n, parts int, bias int64) error {
 }
 
 // sum queues the all-reduce of n floats in place.
-func (c *communicators) sum(r *Runner, p cuda.DevicePtr, n int) error {
+func (c *communicators) sum(r *reducer, p cuda.DevicePtr, n int) error {
 	const float32s, sum = 7, 0
 	one := c.ranks[r.share.Rank]
 	one.mu.Lock()

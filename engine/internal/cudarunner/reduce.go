@@ -51,9 +51,16 @@ const (
 	stateRuns, stateBroken, stateWaited = 0, 1, 2
 )
 
+// reducer adds up a rank's products with those of the others.
+type reducer struct {
+	*products
+	link    *link // to the other ranks; nil: there are none
+	mailbox *mailbox
+}
+
 // makeMailbox takes the memory that the other ranks write to, all zero. Every rank's is of the same
 // size.
-func (r *Runner) makeMailbox() error {
+func (r *reducer) makeMailbox() error {
 	b, row, most, fast := &mailbox{}, r.work.h.kb*32, mostFloats, wordFloats
 	if r.link.shared { // all blocks have to run at once
 		most, fast = 8*sharedFloats, sharedFloats
@@ -96,7 +103,7 @@ func (b *mailbox) close() error {
 
 // reduce adds a product of this many rows, that this and the other ranks have in this many parts
 // each in work.y, to rows of the workspace: those of the residual stream, mostly.
-func (r *Runner) reduce(to int64, rows, parts int, bias int64) error {
+func (r *reducer) reduce(to int64, rows, parts int, bias int64) error {
 	w, b, ld := &r.work, r.mailbox, r.work.h.kb*32
 	stride := int64(rows * ld)
 	if from := r.link.ncclFrom; from > 0 && rows*ld >= from {
@@ -117,7 +124,7 @@ func (r *Runner) reduce(to int64, rows, parts int, bias int64) error {
 }
 
 // meet waits for the other ranks, if there are any.
-func (r *Runner) meet() error {
+func (r *reducer) meet() error {
 	if r.link == nil {
 		return nil
 	}
@@ -125,13 +132,13 @@ func (r *Runner) meet() error {
 }
 
 // comm are the arguments of every kernel that waits for others.
-func (r *Runner) comm() []any {
+func (r *reducer) comm() []any {
 	args := make([]any, 0, 32)
 	args = append(args, r.mailbox.memory.Ptr())
 	for i := range maxRanks {
 		box := cuda.DevicePtr(0)
 		if i < len(r.link.runners) {
-			box = r.link.runners[i].mailbox.memory.Ptr()
+			box = r.link.runners[i].group.mailbox.memory.Ptr()
 		}
 		args = append(args, box)
 	}
@@ -140,7 +147,7 @@ func (r *Runner) comm() []any {
 }
 
 // logitsAt is where this rank's logits go: their place among all in the first rank's workspace.
-func (r *Runner) logitsAt() cuda.DevicePtr {
+func (r *reducer) logitsAt() cuda.DevicePtr {
 	if r.link == nil {
 		return r.work.ptr(r.work.logits)
 	}
@@ -152,8 +159,8 @@ func (r *Runner) logitsAt() cuda.DevicePtr {
 func (l *link) Abort() {
 	l.broken.Store(true)
 	for _, r := range l.runners {
-		if r != nil && r.mailbox != nil {
-			r.mailbox.set(stateBroken)
+		if r != nil && r.group.mailbox != nil {
+			r.group.mailbox.set(stateBroken)
 		}
 	}
 	if l.nccl != nil {
@@ -168,8 +175,8 @@ func (l *link) Reset() {
 		return
 	}
 	for _, r := range l.runners {
-		if r.mailbox == nil || r.worker.Do(func() error {
-			return r.mailbox.memory.Fill(0, r.mailbox.memory.Size(), 0, r.stream)
+		if r.group.mailbox == nil || r.worker.Do(func() error {
+			return r.group.mailbox.memory.Fill(0, r.group.mailbox.memory.Size(), 0, r.stream)
 		}) != nil {
 			return // stays broken
 		}
@@ -180,7 +187,7 @@ func (l *link) Reset() {
 		}
 	}
 	for _, r := range l.runners {
-		r.mailbox.set(stateRuns)
+		r.group.mailbox.set(stateRuns)
 	}
 	l.broken.Store(false)
 }
@@ -198,7 +205,7 @@ func (l *link) Waiting(rank int) bool {
 
 // settle ends a rank's step. A kernel that gave up waiting ends like others: the mailbox tells.
 // After a failure nothing that the rank has queued may still write to the others when they go on.
-func (r *Runner) settle(err *error) {
+func (r *reducer) settle(err *error) {
 	l, v := r.link, recover()
 	if *err == nil && v == nil {
 		*err = r.waited()
@@ -216,7 +223,7 @@ func (r *Runner) settle(err *error) {
 }
 
 // waited is the error of a rank whose kernels gave up.
-func (r *Runner) waited() error {
+func (r *reducer) waited() error {
 	switch state := atomic.LoadInt32(r.mailbox.word()); {
 	case state >= stateWaited:
 		other := r.link.runners[state-stateWaited]

@@ -46,7 +46,7 @@ func (m *measurement) prefill() {
 	var s *step
 	must(r.worker.Do(func() (err error) {
 		s = &step{tokens: passRows, splits: 1, maxTable: 32, tiles: tilesOf(b)}
-		s.in, err = r.upload(b, nil, passRows, 16, 32)
+		s.in, err = r.feed.upload(b, nil, passRows, 16, 32)
 		return err
 	}))
 	t := m.device(3, func() error {

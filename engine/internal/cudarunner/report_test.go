@@ -260,7 +260,7 @@ func (m *measurement) others() {
 		m.line("%5d rows: norm %.1f us", rows, t.Seconds()*1e6)
 	}
 	for _, rows := range []int{1, 32} {
-		t := m.device(10, func() error { return r.draw(&step{tokens: rows, in: addresses{draws: w.ptr(w.h1)}}, rows) })
+		t := m.device(10, func() error { return r.drawer.draw(&step{tokens: rows, in: addresses{draws: w.ptr(w.h1)}}, rows) })
 		m.line("%5d rows: draw %.1f us", rows, t.Seconds()*1e6)
 	}
 }
@@ -299,7 +299,7 @@ func (m *measurement) attention() {
 				return err
 			}
 			s = &step{tokens: c.rows, decode: true, splits: r.attentionSplits(c.rows, c.context), maxTable: 256}
-			s.in, err = r.upload(b, rows, c.rows, c.rows, s.maxTable)
+			s.in, err = r.feed.upload(b, rows, c.rows, c.rows, s.maxTable)
 			s.in.seqs = 0
 			return err
 		}))
@@ -312,7 +312,7 @@ func (m *measurement) attention() {
 			s.splits = splits
 			t := m.device(10, func() error {
 				for i := range r.layers {
-					if err := r.attention(s, i, 1, output{
+					if err := r.attend(s, i, 1, output{
 						r.work.attn.at, r.work.attn.plane, r.mode(c.rows),
 						r.work.attn.kb,
 					}); err != nil {
@@ -362,11 +362,11 @@ func (m *measurement) decode(n, context, steps int) {
 		for i := range rows {
 			rows[i] = wanted{row: i, seq: i, state: last.Seqs[i].Sampler}
 		}
-		s.in, err = r.upload(last, rows, s.tokens, s.tokens, s.maxTable)
+		s.in, err = r.feed.upload(last, rows, s.tokens, s.tokens, s.maxTable)
 		s.in.seqs = 0
 		return err
 	}))
-	g := m.device(30, func() error { return m.r.decodeKernels(s) })
+	g := m.device(30, func() error { return m.r.graphs.decodeKernels(s) })
 	m.line("decode of %d at context %d: %.3f ms a step (median; least %.3f), %.0f tok/s; graph alone %.3f ms; from another thread %.3f ms", n, context,
 		t.Seconds()*1e3, times[0].Seconds()*1e3, float64(n)/t.Seconds(), g.Seconds()*1e3, median(outside).Seconds()*1e3)
 }
@@ -452,7 +452,7 @@ func (m *measurement) samplingKernels(states []*sample.State) string {
 	}
 	s := &step{tokens: n, decode: true}
 	must(r.worker.Do(func() (err error) {
-		s.in, err = r.upload(b, r.wantedOf(b), n, n, 16)
+		s.in, err = r.feed.upload(b, r.feed.wantedOf(b), n, n, 16)
 		s.sifted = s.in.rules != 0
 		return err
 	}))
@@ -466,7 +466,7 @@ func (m *measurement) samplingKernels(states []*sample.State) string {
 			return launch()
 		}
 		defer func() { r.kernels.around = nil }()
-		return m.device(20, func() error { over = false; return r.draw(s, n) }).Seconds() * 1e6
+		return m.device(20, func() error { over = false; return r.drawer.draw(s, n) }).Seconds() * 1e6
 	}
 	line := fmt.Sprintf("; its kernels %.1f us", through(""))
 	if s.sifted {
@@ -484,7 +484,7 @@ func (m *measurement) variants() {
 	try := func(name string, sizes ...int) {
 		m.line("%s", name)
 		for _, n := range sizes {
-			must(m.r.worker.Do(func() error { return dropGraphs(m.r.graphs) }))
+			must(m.r.worker.Do(func() error { return dropGraphs(m.r.graphs.byKey) }))
 			m.part("variant", func() { m.decode(n, 128, 5) })
 		}
 	}

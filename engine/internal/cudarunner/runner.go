@@ -47,39 +47,38 @@ type Options struct {
 	PTX                 bool          // let the driver compile the kernels, also where there is machine code
 }
 
-// Runner is a [modelrunner.Runner] on a CUDA device.
+// Runner is a [modelrunner.Runner] on a CUDA device: what makes a decoder's memory, lets go of it,
+// and turns a batch into steps.
 type Runner struct {
-	*model
+	*decoder
+	feed   *feed
+	drawer *drawer
+	graphs *graphs
+	pooler *pooler // nil: the model has an output layer, or this is not the first rank
+	blocks int     // of the KV cache
+	copies copier
+}
+
+// device is a rank's place on a GPU: a thread with its context, a stream, kernels, and all that is
+// held there.
+type device struct {
 	options Options
-	share   modelrunner.Share
-	link    *link // to the other ranks; nil: there are none
 	worker  *cuda.Worker
 	stream  *cuda.Stream
 	kernels *kernelSet
 	parts   modelrunner.Parts
+}
 
-	weights *cuda.Memory
-	ropes   []ropeTable // one per checkpoint.Config.Ropes
-	work    workspace
-	kv      *cuda.Memory // set by setKV
-	mailbox *mailbox     // of a rank with others
-	blocks  int
-
-	source modelrunner.Source // of the weights
-	saved  *cuda.Pinned       // the weights, while they are asleep and kept
-	copies copier
-
-	pooler *pooler // nil: the model has an output layer, or this is not the first rank
-	in     *staging
-	ruled  []rule        // scratch of rules
-	edits  []sample.Edit // as well
-	logits *cuda.Pinned  // rows that the host samples; made when the first is
-	graphs map[graphKey]*graph
-
-	graphsOwned bool
-
-	took     time.Duration // how long loading took, for reports
-	samplers chan *sample.Sampler
+// newRunner puts a runner together, without anything on the device.
+func newRunner(o Options, share modelrunner.Share, l *link) *Runner {
+	p := &products{weightStore: &weightStore{device: &device{options: o}, share: share}}
+	p.parts = modelrunner.Parts{Package: "cudarunner", Hooks: &p.options.Hooks}
+	d := &decoder{attention: &attention{products: p}, group: &reducer{products: p, link: l}}
+	w := &drawer{products: p}
+	g := &graphs{decoder: d, drawer: w}
+	r := &Runner{decoder: d, drawer: w, graphs: g, feed: &feed{drawer: w, graphs: g}}
+	r.forget()
+	return r
 }
 
 var (
@@ -126,9 +125,7 @@ func open(ckpt *checkpoint.Checkpoint, shard modelrunner.Shard, l *link, o Optio
 	if o.Ledger == nil {
 		o.Ledger = ledger.New(o.Stacks)
 	}
-	r := &Runner{options: o, share: share, link: l}
-	r.forget()
-	r.parts = modelrunner.Parts{Package: "cudarunner", Hooks: &r.options.Hooks}
+	r := newRunner(o, share, l)
 	opened := false
 	defer func() { // after a panic too
 		if !opened {
@@ -151,9 +148,9 @@ func open(ckpt *checkpoint.Checkpoint, shard modelrunner.Shard, l *link, o Optio
 	if err := r.worker.Do(func() error { return r.takeMemory(b) }); err != nil {
 		return nil, err
 	}
-	r.samplers = make(chan *sample.Sampler, samplerCount)
+	r.drawer.samplers = make(chan *sample.Sampler, samplerCount)
 	for range samplerCount {
-		r.samplers <- &sample.Sampler{}
+		r.drawer.samplers <- &sample.Sampler{}
 	}
 	opened = true
 	return r, nil
@@ -176,7 +173,7 @@ func (r *Runner) takeMemory(b *binder) error {
 	if r.kernels, err = loadKernels(r.worker, r.options.PTX); err != nil {
 		return err
 	}
-	if r.link != nil && r.link.shared { // blocks that only wait for their turn would keep the other rank's out
+	if l := r.group.link; l != nil && l.shared { // blocks that only wait for their turn would keep the other rank's out
 		r.kernels.dependent = false
 	}
 	r.parts.Add(modelrunner.Part{Owner: "kernels", Release: r.kernels.module.Close, Stays: 2})
@@ -203,18 +200,18 @@ func (r *Runner) takeModel(bytes int64, fill func() error) (err error) {
 		}
 		r.ropes = append(r.ropes, t)
 	}
-	r.work.plan(r)
+	r.work.plan(r.attention)
 	if r.work.memory, err = r.alloc("workspace", r.work.bytes); err != nil {
 		return err
 	}
 	if err := r.work.memory.Fill(0, r.work.bytes, 0, r.stream); err != nil { // paddings stay zero
 		return err
 	}
-	if err := r.in.make(r, 1<<16); err != nil {
+	if err := r.drawer.in.make(r.device, 1<<16); err != nil {
 		return err
 	}
-	if r.link != nil {
-		if err := r.makeMailbox(); err != nil {
+	if r.group.link != nil {
+		if err := r.group.makeMailbox(); err != nil {
 			return err
 		}
 	}
@@ -225,12 +222,12 @@ func (r *Runner) takeModel(bytes int64, fill func() error) (err error) {
 }
 
 // own enters something to be released by Close.
-func (r *Runner) own(owner string, bytes int64, release func() error) {
+func (r *device) own(owner string, bytes int64, release func() error) {
 	r.parts.Add(modelrunner.Part{Owner: owner, Bytes: bytes, Release: release})
 }
 
 // alloc takes device memory for an owner until Close.
-func (r *Runner) alloc(owner string, bytes int64) (*cuda.Memory, error) {
+func (r *device) alloc(owner string, bytes int64) (*cuda.Memory, error) {
 	if hook := r.options.Hooks.Allocate; hook != nil {
 		if err := hook(owner, bytes); err != nil {
 			return nil, err
@@ -320,7 +317,7 @@ func (r *Runner) Close() error {
 	if r.parts.Len() > 0 && r.worker.Err() == nil { // kept by a hook: another Close tries again
 		return err
 	}
-	r.graphs, r.pooler = nil, nil
+	r.graphs.byKey, r.pooler = nil, nil
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return errors.Join(err, r.worker.Close(ctx))

@@ -60,7 +60,7 @@ func wants(b *modelrunner.Batch) bool {
 }
 
 // wantedOf lists the rows of a batch that are wanted.
-func (r *Runner) wantedOf(b *modelrunner.Batch) []wanted {
+func (r *feed) wantedOf(b *modelrunner.Batch) []wanted {
 	rows := make([]wanted, 0, len(b.Seqs))
 	for i := range b.Seqs {
 		s := &b.Seqs[i]
@@ -108,7 +108,7 @@ func ruleOf(p *sample.Params, vocab int) rule {
 // rules returns each row's rule, and the edits of all, in memory that the next call overwrites.
 // Without a row to be sifted there are none. Of a group's ranks only the first draws, and touches
 // the sequences' states.
-func (r *Runner) rules(b *modelrunner.Batch, rows []wanted) ([]rule, []sample.Edit) {
+func (r *feed) rules(b *modelrunner.Batch, rows []wanted) ([]rule, []sample.Edit) {
 	if !r.share.First() {
 		return nil, nil
 	}
@@ -156,10 +156,10 @@ func setDraw(to []int32, s *sample.State) {
 
 // siftShares is how many blocks share a row: enough to fill the device. What is found does not
 // depend on it.
-func (r *Runner) siftShares(rows int) int { return max(1, min(8*r.kernels.sms/rows, raceShares)) }
+func (r *drawer) siftShares(rows int) int { return max(1, min(8*r.kernels.sms/rows, raceShares)) }
 
 // sift draws from n rows as their rules say, and returns what is likely in them.
-func (r *Runner) sift(s *step, n int) error {
+func (r *drawer) sift(s *step, n int) error {
 	w, vocab, room := &r.work, r.VocabSize, r.work.room
 	logits, edited, rules, draws := w.ptr(w.logits), w.ptr(w.edited), s.in.rules, s.in.draws
 	tops, bins, borders, lists, kept, found := w.ptr(w.tops), w.ptr(w.bins), w.ptr(w.borders), w.ptr(w.lists), w.ptr(w.kept), w.ptr(w.found)

@@ -48,7 +48,7 @@ func drawOn(tb testing.TB, r *Runner, in []drawing) []drawn {
 		b.Tokens, b.Positions, b.Slots, b.Seqs = append(b.Tokens, 0), append(b.Positions, 0), append(b.Slots,
 			0), append(b.Seqs, q)
 	}
-	rows, n := r.wantedOf(b), len(in)
+	rows, n := r.feed.wantedOf(b), len(in)
 	out, results := make([]drawn, n), make([]modelrunner.SeqResult, n)
 	require.NoError(tb, r.worker.Do(func() error {
 		w := &r.work
@@ -58,22 +58,22 @@ func drawOn(tb testing.TB, r *Runner, in []drawing) []drawn {
 				return err
 			}
 		}
-		at, err := r.upload(b, rows, n, n, 16)
+		at, err := r.feed.upload(b, rows, n, n, 16)
 		if err != nil {
 			return err
 		}
 		s := &step{in: at, tokens: n, decode: true, sifted: at.rules != 0}
-		if err := r.draw(s, n); err != nil {
+		if err := r.drawer.draw(s, n); err != nil {
 			return err
 		}
-		return r.fetch(s, rows)
+		return r.drawer.fetch(s, rows)
 	}))
 	for i := range results {
 		results[i].PromptLogprobs = make([][]sample.Logprob, len(b.Seqs[i].Targets))
 	}
-	r.results(b, rows, results)
+	r.drawer.results(b, rows, results)
 	for i := range in {
-		out[i] = drawn{results[i], !r.done(i, rows[i])}
+		out[i] = drawn{results[i], !r.drawer.done(i, rows[i])}
 	}
 	return out
 }

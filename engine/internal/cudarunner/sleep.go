@@ -59,13 +59,15 @@ func (r *Runner) giveBack(keep bool, which func(modelrunner.Part) bool) error {
 
 // forget leaves no way into memory that is gone: all that WakeWeights makes but the weights.
 func (r *Runner) forget() {
-	r.ropes, r.work, r.in, r.logits, r.mailbox = nil, workspace{}, &staging{}, nil, nil
-	r.graphs, r.graphsOwned, r.pooler = map[graphKey]*graph{}, false, nil
+	r.ropes, r.work, r.group.mailbox = nil, workspace{}, nil
+	r.drawer.in, r.drawer.logits = &staging{}, nil
+	r.graphs.byKey, r.graphs.owned = map[graphKey]*graph{}, false
+	r.pooler = nil
 }
 
 // save copies the weights to the host, unless they are there. Large pages that are mapped and then
 // locked are had and given back in half the time of the driver's own page-locked memory.
-func (r *Runner) save() error {
+func (r *weightStore) save() error {
 	if r.weights == nil || r.saved != nil {
 		return nil
 	}
@@ -103,7 +105,7 @@ func (r *Runner) save() error {
 
 // lockedMemory maps host memory and locks it. The system promises more than it has, so it is asked
 // before.
-func (r *Runner) lockedMemory(n int64) (*cpu.Buffer, *cuda.Pinned, error) {
+func (r *device) lockedMemory(n int64) (*cpu.Buffer, *cuda.Pinned, error) {
 	alloc := cpu.NewAllocator(cpu.AllocatorConfig{Device: cuda.HostDevice, Ledger: r.options.Ledger})
 	if free, total, err := alloc.Memory(); err == nil && n > free {
 		return nil, nil, &cpu.OutOfMemory{Owner: weights, Bytes: n, Free: free, Total: total}
@@ -155,7 +157,7 @@ func (r *Runner) WakeWeights() (err error) {
 func onHost(p modelrunner.Part) bool { return p.Stays == 1 }
 
 // restore copies saved weights back.
-func (r *Runner) restore() error {
+func (r *weightStore) restore() error {
 	return errors.Join(r.weights.CopyFromAsync(0, r.saved, 0, r.weights.Size(), r.stream), r.stream.Synchronize())
 }
 

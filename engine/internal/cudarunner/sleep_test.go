@@ -58,7 +58,7 @@ func openOn(t *testing.T, v cuda.Device, stub *cudatest.Stub, dir string, o Opti
 	return r
 }
 
-func device(v cuda.Device, stub *cudatest.Stub) runnertest.Device {
+func testDevice(v cuda.Device, stub *cudatest.Stub) runnertest.Device {
 	return runnertest.Device{
 		Package: "cudarunner", Dir: "../modelrunner/testdata", Owners: []string{
 			weights, "rope", "workspace",
@@ -80,11 +80,11 @@ func device(v cuda.Device, stub *cudatest.Stub) runnertest.Device {
 }
 
 func TestSleep(t *testing.T) {
-	everywhere(t, func(t *testing.T, v cuda.Device, stub *cudatest.Stub) { runnertest.Sleep(t, device(v, stub)) })
+	everywhere(t, func(t *testing.T, v cuda.Device, stub *cudatest.Stub) { runnertest.Sleep(t, testDevice(v, stub)) })
 }
 
 func TestCopyKV(t *testing.T) {
-	everywhere(t, func(t *testing.T, v cuda.Device, stub *cudatest.Stub) { runnertest.CopyKV(t, device(v, stub)) })
+	everywhere(t, func(t *testing.T, v cuda.Device, stub *cudatest.Stub) { runnertest.CopyKV(t, testDevice(v, stub)) })
 }
 
 // Every driver call of a wake is made to fail in turn: nothing has been taken then, and the next

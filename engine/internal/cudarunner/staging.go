@@ -7,6 +7,7 @@ import (
 
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/sample"
 )
 
 // staging is a step's inputs: filled in pinned host memory, copied to the device in one go. Words
@@ -18,7 +19,7 @@ type staging struct {
 }
 
 // make takes room for this many bytes of inputs.
-func (g *staging) make(r *Runner, bytes int64) error {
+func (g *staging) make(r *device, bytes int64) error {
 	if hook := r.options.Hooks.Allocate; hook != nil {
 		if err := hook("staging", bytes); err != nil {
 			return err
@@ -98,9 +99,17 @@ func place(memory []int32, base cuda.DevicePtr, n sizes) (in inputs, at addresse
 	return in, at
 }
 
+// feed brings a step's inputs to the device.
+type feed struct {
+	*drawer
+	graphs *graphs       // which hold addresses of the inputs
+	ruled  []rule        // scratch of rules
+	edits  []sample.Edit // as well
+}
+
 // upload writes a batch's inputs for a step of (at least) its size and queues their way to the
 // device. Rows beyond the batch's are empty: position -1.
-func (r *Runner) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTable int) (addresses, error) {
+func (r *feed) upload(b *modelrunner.Batch, rows []wanted, tokens, seqs, maxTable int) (addresses, error) {
 	rules, edits := r.rules(b, rows)
 	n := sizes{
 		tokens: tokens, rows: max(len(rows), tokens), seqs: seqs, tiles: tilesOf(b), maxTable: maxTable,
@@ -167,11 +176,11 @@ func tilesOf(b *modelrunner.Batch) int {
 }
 
 // grow makes the staging memory larger. Graphs hold its address: they go.
-func (r *Runner) grow(bytes int64) error {
-	if err := errors.Join(dropGraphs(r.graphs), r.stream.Synchronize(), r.in.free()); err != nil {
+func (r *feed) grow(bytes int64) error {
+	if err := errors.Join(dropGraphs(r.graphs.byKey), r.stream.Synchronize(), r.in.free()); err != nil {
 		return err
 	}
-	return r.in.make(r, int64(1)<<bits.Len64(uint64(bytes)))
+	return r.in.make(r.device, int64(1)<<bits.Len64(uint64(bytes)))
 }
 
 // words is memory as the device gets it.

@@ -10,12 +10,12 @@ import (
 
 // oneRow reports whether a step is computed by the kernels of one row. They add results to the
 // residual stream themselves, and know one activation.
-func (r *Runner) oneRow(tokens int) bool {
+func (r *decoder) oneRow(tokens int) bool {
 	return tokens == 1 && !r.PostNorms && r.Activation == checkpoint.SiLU
 }
 
 // scaleEmbedding multiplies the residual stream when it holds the embeddings.
-func (r *Runner) scaleEmbedding(tokens int) error {
+func (r *decoder) scaleEmbedding(tokens int) error {
 	if r.EmbeddingScale == 1 {
 		return nil
 	}
@@ -25,13 +25,13 @@ func (r *Runner) scaleEmbedding(tokens int) error {
 
 // normalizeResult sums up the product that is pending, over the ranks too, and normalizes it: one
 // part is left pending, in the place of the first.
-func (r *Runner) normalizeResult(s *step, weight int64) error {
+func (r *decoder) normalizeResult(s *step, weight int64) error {
 	w := &r.work
 	if err := w.memory.Fill(w.sum, int64(4*s.tokens*w.h.kb*32), 0, r.stream); err != nil {
 		return err
 	}
-	if r.link != nil {
-		if err := r.reduce(w.sum, s.tokens, s.pending, s.bias); err != nil {
+	if r.group.link != nil {
+		if err := r.group.reduce(w.sum, s.tokens, s.pending, s.bias); err != nil {
 			return err
 		}
 		s.pending, s.bias = 0, 0
@@ -42,7 +42,7 @@ func (r *Runner) normalizeResult(s *step, weight int64) error {
 }
 
 // gate computes the MLP's activation of gate and up projections.
-func (r *Runner) gate(s *step, m matrix, mode int) error {
+func (r *decoder) gate(s *step, m matrix, mode int) error {
 	w := &r.work
 	out := output{w.mlp.at, w.mlp.plane, mode, w.mlp.kb}
 	if r.Activation == checkpoint.SiLU {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
@@ -36,6 +37,17 @@ const small = 512 << 20
 
 // maxHeadDim is what a warp of the attention kernel holds.
 const maxHeadDim = 256
+
+// weightStore is a rank's share of a model's weights on its device, and where they come from.
+type weightStore struct {
+	*device
+	*model
+	share   modelrunner.Share
+	weights *cuda.Memory
+	source  modelrunner.Source
+	saved   *cuda.Pinned  // the weights, while they are asleep and kept
+	took    time.Duration // how long loading took, for reports
+}
 
 // model is a decoder's weights: offsets in one piece of device memory.
 type model struct {
@@ -324,7 +336,7 @@ func (b *binder) bias(m *matrix, w checkpoint.Weight, step, base int) {
 }
 
 // uploadVectors widens norms and biases and copies them to their places.
-func (r *Runner) uploadVectors(vectors []vector) error {
+func (r *weightStore) uploadVectors(vectors []vector) error {
 	for i := 0; i < len(vectors); {
 		v := vectors[i]
 		var out []byte
@@ -377,7 +389,7 @@ func halfToFloat(h uint16) float32 {
 }
 
 // at is the address of an offset in the weights; 0 is none.
-func (r *Runner) at(offset int64) cuda.DevicePtr {
+func (r *weightStore) at(offset int64) cuda.DevicePtr {
 	if offset == 0 {
 		return 0
 	}

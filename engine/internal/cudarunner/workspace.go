@@ -49,7 +49,7 @@ type activity struct {
 	kb        int
 }
 
-func (w *workspace) plan(r *Runner) {
+func (w *workspace) plan(r *attention) {
 	w.tokens = min(r.options.MaxNumBatchedTokens, passRows)
 	padded := roundUp(w.tokens, 128)
 	w.rows = max(padded, partialRows)
