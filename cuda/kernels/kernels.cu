@@ -10,4 +10,3 @@
 #include "sample.cu"
 #include "sift.cu"
 #include "reduce.cu"
-#include "gelu.cu"

@@ -13,6 +13,9 @@ import (
 //go:embed kernels.sm_80.ptx.gz
 var ptx []byte
 
+//go:embed variants.sm_80.ptx.gz
+var variants []byte
+
 //go:embed kernels.sm_80.cubin.gz
 var cubin80 []byte
 
@@ -36,6 +39,11 @@ func Image(major, minor int) (name string, image []byte, err error) {
 // PTX is the image for any device from 8.0 on: the driver compiles it once (seconds) and keeps the
 // result in ~/.nv.
 func PTX() (name string, image []byte, err error) { return unzip("kernels.sm_80.ptx", ptx) }
+
+// Variants is the image of what some architectures compute beside the rest, for any device from 8.0
+// on. It is PTX that a driver compiles in milliseconds. Its kernels may not be launched as
+// programmatic dependents.
+func Variants() (name string, image []byte, err error) { return unzip("variants.sm_80.ptx", variants) }
 
 func unzip(name string, data []byte) (string, []byte, error) {
 	z, err := gzip.NewReader(bytes.NewReader(data))

@@ -117,6 +117,9 @@ func declaredArguments(t *testing.T) map[string]string {
 	t.Helper()
 	_, ptx, err := kernels.PTX()
 	require.NoError(t, err)
+	_, variants, err := kernels.Variants()
+	require.NoError(t, err)
+	ptx = append(ptx, variants...)
 	declared := map[string]string{}
 	for _, m := range regexp.MustCompile(`(?s)\.entry (\w+)\((.*?)\)`).FindAllStringSubmatch(string(ptx), -1) {
 		for _, p := range regexp.MustCompile(`\.param [^,]*?\.([usfb]\d+)`).FindAllStringSubmatch(m[2], -1) {

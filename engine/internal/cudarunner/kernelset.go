@@ -11,9 +11,11 @@ import (
 // kernelSet is the loaded module and its functions, looked up when first used.
 type kernelSet struct {
 	module    *cuda.Module
+	variants  *cuda.Module // what some architectures compute beside the rest; nil: not needed
 	functions map[string]*cuda.Function
 	dependent bool // launches may overlap with the end of the one before (griddepcontrol)
 	apart     bool // but not those of this step
+	alone     bool // nor the next one
 	hopper    bool // the image has kernels for wgmma
 	sms       int
 	maxShared int
@@ -42,7 +44,7 @@ func loadKernels(w *cuda.Worker, ptx bool) (*kernelSet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d, err)
 	}
-	m, err := w.LoadModule("kernels", name, image)
+	m, err := w.LoadModule(kernelsOwner, name, image)
 	if err != nil {
 		return nil, err
 	}
@@ -54,12 +56,41 @@ func loadKernels(w *cuda.Worker, ptx bool) (*kernelSet, error) {
 	}, nil
 }
 
+// loadVariants loads the image that only some architectures need.
+func (k *kernelSet) loadVariants(w *cuda.Worker) error {
+	name, image, err := kernels.Variants()
+	if err != nil {
+		return err
+	}
+	k.variants, err = w.LoadModule(kernelsOwner, name, image)
+	return err
+}
+
+// close unloads the images. It can be called again after a failure.
+func (k *kernelSet) close() error {
+	if k.variants != nil {
+		if err := k.variants.Close(); err != nil {
+			return err
+		}
+		k.variants = nil
+	}
+	return k.module.Close()
+}
+
+// isVariant reports whether a kernel is in the image of variants, whose kernels do not wait for the
+// one ahead of them.
+func isVariant(name string) bool { return name == "scale" || strings.HasPrefix(name, "gelu_") }
+
 // function finds a kernel by name; it may use all the shared memory that the device has.
 func (k *kernelSet) function(name string) (*cuda.Function, error) {
 	if f, ok := k.functions[name]; ok {
 		return f, nil
 	}
-	f, err := k.module.Function(name)
+	m := k.module
+	if isVariant(name) {
+		m = k.variants
+	}
+	f, err := m.Function(name)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +156,8 @@ func (k *kernelSet) queue(s *cuda.Stream, name string, l cuda.Launch, args []any
 			return fmt.Errorf("cudarunner: %s: argument %d is a %T", name, i, v)
 		}
 	}
-	l.Programmatic = k.dependent && !k.apart
+	l.Programmatic = k.dependent && !k.apart && !k.alone && !isVariant(name)
+	k.alone = false
 	if err := f.Launch(s, l, a); err != nil {
 		return fmt.Errorf("kernel %s: %w", name, err)
 	}

@@ -89,8 +89,9 @@ var (
 
 // Owners in the ledger that more than one place names.
 const (
-	weights = "weights"
-	kvCache = "kv_cache"
+	weights      = "weights"
+	kvCache      = "kv_cache"
+	kernelsOwner = "kernels"
 )
 
 // closeTimeout bounds the end of the device's thread.
@@ -176,7 +177,12 @@ func (r *Runner) takeMemory(b *binder) error {
 	if l := r.group.link; l != nil && l.shared { // blocks that only wait for their turn would keep the other rank's out
 		r.kernels.dependent = false
 	}
-	r.parts.Add(modelrunner.Part{Owner: "kernels", Release: r.kernels.module.Close, Stays: 2})
+	r.parts.Add(modelrunner.Part{Owner: kernelsOwner, Release: r.kernels.close, Stays: 2})
+	if r.needsVariants() {
+		if err := r.kernels.loadVariants(r.worker); err != nil {
+			return err
+		}
+	}
 	return r.takeModel(b.bytes, func() error { return r.load(b) })
 }
 

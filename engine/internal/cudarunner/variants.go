@@ -8,6 +8,11 @@ import (
 // What some architectures compute beside the rest: a scaled embedding, results of attention and MLP
 // that are normalized before they are added, another activation.
 
+// needsVariants reports whether the model needs kernels of the image of variants.
+func (m *model) needsVariants() bool {
+	return m.EmbeddingScale != 1 || m.Activation != checkpoint.SiLU
+}
+
 // oneRow reports whether a step is computed by the kernels of one row. They add results to the
 // residual stream themselves, and know one activation.
 func (r *decoder) oneRow(tokens int) bool {
@@ -30,6 +35,7 @@ func (r *decoder) normalizeResult(s *step, weight int64) error {
 	if err := w.memory.Fill(w.sum, int64(4*s.tokens*w.h.kb*32), 0, r.stream); err != nil {
 		return err
 	}
+	r.kernels.alone = true // what follows a fill waits for its end
 	if r.group.link != nil {
 		if err := r.group.reduce(w.sum, s.tokens, s.pending, s.bias); err != nil {
 			return err

@@ -1,4 +1,5 @@
-// What some architectures compute beside the rest: kernels of their own leave the shared ones as they are.
+// What some architectures compute beside the rest, in an image of its own: it is small, so that every driver compiles it at once, and the other images stay as they are.
+#include "device.h"
 
 // scale: x *= by, n fours of floats.
 KERNEL scale(float* x, float by, int n) {
