@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/ledger"
 )
@@ -24,6 +25,8 @@ type pooledGolden struct {
 	IDs            []int32
 	Types          []int32 `json:"token_types"`
 	Last           []float32
+	Mean           []float32
+	CLS            []float32
 	LastNormalized []float32 `json:"last_normalized"`
 	MeanNormalized []float32 `json:"mean_normalized"`
 	CLSNormalized  []float32 `json:"cls_normalized"`
@@ -357,6 +360,47 @@ func TestPoolingThatIsNotReleased(t *testing.T) {
 	require.Len(t, leak.Holdings, 1)
 	assert.Equal(t, "pooling", leak.Holdings[0].Owner)
 	assert.ErrorContains(t, err, "release of pooling")
+}
+
+// TestGPUPoolEqualsTransformers compares what decoders make on a GPU with transformers: prompts
+// alone, and together in steps of few tokens where the pooling allows it.
+func TestGPUPoolEqualsTransformers(t *testing.T) {
+	if err := cuda.Available(); err != nil {
+		t.Skipf("no GPU: %v", err)
+	}
+	raw := PoolingParams{UseActivation: ptr(false)}
+	for _, c := range []struct {
+		name, pooling string
+		want          func(pooledGolden) []float32
+	}{
+		{"qwen3-embedding", PoolingLast, func(g pooledGolden) []float32 { return g.Last }},
+		{"qwen3-embedding", PoolingMean, func(g pooledGolden) []float32 { return g.Mean }},
+		{"qwen3-embedding", PoolingCLS, func(g pooledGolden) []float32 { return g.CLS }},
+		{"qwen2-classify", "", func(g pooledGolden) []float32 { return g.Logits }},
+		{"qwen3-rerank", "", func(g pooledGolden) []float32 { return g.Logits }},
+	} {
+		t.Run(c.name+" "+c.pooling, func(t *testing.T) {
+			cfg := Config{Model: filepath.Join(poolingTestdata, c.name), Device: "cuda", Pooling: c.pooling}
+			if c.pooling == PoolingLast || c.pooling == "" {
+				cfg.MaxNumBatchedTokens = 32
+			}
+			e, gs, most := openTiny(t, cfg), poolingGolden(t, c.name), 0.0
+			var reqs []PoolingRequest
+			for _, g := range gs {
+				reqs = append(reqs, g.request(raw))
+				outs, err := e.Pool(t.Context(), g.request(raw))
+				require.NoError(t, err)
+				most = max(most, farthest(t, outs[0].Data, c.want(g)))
+			}
+			outs, err := e.Pool(t.Context(), reqs...)
+			require.NoError(t, err)
+			for i, g := range gs {
+				most = max(most, farthest(t, outs[i].Data, c.want(g)))
+			}
+			t.Logf("largest difference %.2g", most)
+			assert.LessOrEqual(t, most, 1e-4)
+		})
+	}
 }
 
 // TestPoolingOnDevices checks that the pooler is there, is one of the parts that no one may reach
