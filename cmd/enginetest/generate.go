@@ -80,6 +80,9 @@ With --json, one object a prompt is printed, in order:
 func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.StringVar(&cfg.Model, "model", "", "folder of a Hugging Face checkpoint (default: the bundled one)")
 	f.StringVar(&cfg.Device, "device", "", "cpu, cuda, cuda:1, cuda:GPU-…, cuda:0,1 (default: a GPU when there is one)")
+	f.StringVar((*string)(&cfg.Task), "task", "", "generate, embed or classify (default: what the checkpoint says)")
+	f.StringVar(&cfg.Pooling, "pooling", "",
+		"hidden state that is an embedding: last, mean, cls or pooler (default: what the checkpoint says)")
 	f.IntVar(&cfg.TensorParallel, "tensor-parallel", 1, "devices that share the model; the CPU emulates them")
 	f.IntVar(&cfg.Threads, "threads", 0, "CPU device: worker threads of all devices (default: all)")
 	f.IntVar(&cfg.BlockSize, "block-size", 0, "tokens in a KV block (default 16)")

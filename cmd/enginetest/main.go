@@ -1,6 +1,8 @@
 // Command enginetest runs the bundled engine, looks at GPUs and measures.
 //
 //	enginetest generate   tokens from a checkpoint, one prompt or a batch
+//	enginetest chat       an answer to a conversation
+//	enginetest embed      vectors or classes of texts
 //	enginetest serve      a checkpoint over OpenAI's API
 //	enginetest gpus       the GPUs, their memory and who holds it
 //	enginetest wait       until GPU memory is clear, for scripts and workflows
@@ -50,7 +52,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(generateCommand(), chatCommand(), serveCommand(), gpusCommand(), waitCommand(), benchCommand(),
+	root.AddCommand(generateCommand(), chatCommand(), embedCommand(), serveCommand(), gpusCommand(), waitCommand(), benchCommand(),
 		runCommand(), reportCommand(), bundleCommand(), auditCommand())
 	completeFlags(root)
 	root.Version = version()
