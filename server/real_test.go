@@ -12,6 +12,7 @@ import (
 
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/internal/gguf"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/enginetest/enginetest/server"
 )
 
@@ -125,6 +126,37 @@ func TestLlamaCppEmbeddings(t *testing.T) {
 	require.Len(t, v[0], 256, "the bundled model's width")
 	require.InDeltaSlice(t, v[0], v[2], 1e-5)
 	require.NotEqual(t, v[0], v[1])
+	require.NoError(t, s.Stop(within(t)).Err())
+}
+
+// TestEnginetestEmbeds asks `enginetest serve` for vectors and scores, with a model for it.
+func TestEnginetestEmbeds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: starts a real server")
+	}
+	reals[0].open(t) // builds the program and puts it into PATH
+	require.Equal(t, server.ProtocolEnginetest, reals[0].protocol)
+	s := started(t, server.Enginetest("--task", "embed", "--pooling", "mean", "--device", "cpu"))
+	v, err := s.Embed(within(t), "The lighthouse", "2+3=", "The lighthouse")
+	require.NoError(t, err)
+	require.Len(t, v, 3)
+	require.InDeltaSlice(t, v[0], v[2], 1e-5)
+	require.NotEqual(t, v[0], v[1])
+	scores, err := s.Score(within(t), "The lighthouse", "2+3=", "The lighthouse")
+	require.NoError(t, err)
+	require.InDelta(t, 1, scores[1], 1e-5)
+	require.Less(t, scores[0], scores[1])
+	_, err = s.Generate(within(t), llm.Request{Prompt: "The lighthouse"})
+	var refused *server.APIError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, "unsupported_task", refused.Code)
+	require.NoError(t, s.Stop(within(t)).Err())
+
+	dir := fixtures.Checkpoint(t, fixtures.Spec{Architecture: fixtures.Qwen2Classifier, Tokenizer: true, Labels: 3})
+	s = started(t, server.Enginetest("--model", dir, "--device", "cpu"))
+	classes, err := s.Classify(within(t), "The lighthouse")
+	require.NoError(t, err)
+	require.Len(t, classes[0], 3)
 	require.NoError(t, s.Stop(within(t)).Err())
 }
 

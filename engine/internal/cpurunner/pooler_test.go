@@ -110,9 +110,13 @@ var poolingCases = []struct {
 const poolingTestdata = "../modelrunner/testdata/pooling"
 
 // TestPooledEqualsTransformers compares every pooling and head with transformers, alone and in one
-// batch, for every tier of kernels.
+// batch, for every tier of kernels; with -short, for the best.
 func TestPooledEqualsTransformers(t *testing.T) {
-	for tier := cpu.Generic; tier <= cpu.Best(); tier++ {
+	first := cpu.Generic
+	if testing.Short() {
+		first = cpu.Best()
+	}
+	for tier := first; tier <= cpu.Best(); tier++ {
 		t.Setenv(cpu.TierEnv, tier.String())
 		for _, c := range poolingCases {
 			t.Run(tier.String()+"/"+c.dir+" "+c.how, func(t *testing.T) {

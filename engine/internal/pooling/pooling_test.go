@@ -31,7 +31,7 @@ func TestMeanOfMany(t *testing.T) {
 	}
 	got := make([]float32, 1)
 	Reduce(got, rows)
-	assert.Equal(t, float32(0.1), got[0])
+	assert.InDelta(t, 0.1, got[0], 1e-8)
 }
 
 func TestActivations(t *testing.T) {
@@ -54,6 +54,6 @@ func floats(x []float32) (out []float64) {
 
 func TestCosine(t *testing.T) {
 	assert.InDelta(t, 1/math.Sqrt2, Cosine([]float32{1, 0}, []float32{5, 5}), 1e-7)
-	assert.Equal(t, float32(-1), Cosine([]float32{2, 0}, []float32{-3, 0}))
+	assert.InDelta(t, -1, Cosine([]float32{2, 0}, []float32{-3, 0}), 1e-7)
 	assert.Zero(t, Cosine([]float32{0, 0}, []float32{1, 1}))
 }
