@@ -17,41 +17,42 @@ type Capability string
 // The capabilities. Those of the first group are methods; those of the second, parameters and
 // results of a request; those of the third, ways to open the engine that options of [Run] provide.
 const (
-	Streaming     Capability = "streaming"       // harness.Streamer
-	PrefixReset   Capability = "prefix reset"    // harness.PrefixCacheResetter
-	Sleeping      Capability = "sleep"           // harness.Sleeper
-	ActivityKnown Capability = "activity"        // harness.ActivityReporter
-	Draining      Capability = "drain"           // Drain(context.Context) error
-	AbortByID     Capability = "abort by id"     // Abort(id string) bool
-	OwnProcess    Capability = "own process"     // harness.ProcessLister, with at least one process
-	OpenAIAPI     Capability = "openai endpoint" // URL() string, where OpenAI's API is served
-	TokenIDs      Capability = "token ids"       // Completion.TokenIDs
-	TokenInput    Capability = "token prompts"   // Request.PromptTokenIDs
-	Text          Capability = "text"            // Request.Prompt and Completion.Text
-	Logprobs      Capability = "logprobs"        // SamplingParams.Logprobs
-	FullLogprobs  Capability = "full logprobs"   // Logprobs of the whole vocabulary
-	PromptScores  Capability = "prompt logprobs" // SamplingParams.PromptLogprobs
-	Sampling      Capability = "sampling"        // Temperature
-	Seeds         Capability = "seeds"           // Seed
-	Several       Capability = "n"               // N
-	TopK          Capability = "top-k"
-	TopP          Capability = "top-p"
-	MinP          Capability = "min-p"
-	TypicalP      Capability = "typical-p"
-	Penalties     Capability = "penalties" // presence and frequency
-	Repetition    Capability = "repetition penalty"
-	NGrams        Capability = "no-repeat n-grams"
-	LogitBias     Capability = "logit bias"
-	AllowedTokens Capability = "allowed tokens"
-	BadWords      Capability = "bad words"
-	StopStrings   Capability = "stop strings"
-	StopIDs       Capability = "stop ids"
-	EndOfSequence Capability = "end of sequence" // an EOS token, and IgnoreEOS
-	MinTokens     Capability = "min tokens"
-	RangeChecks   Capability = "range checks"  // llm.ParamError, or another error that names the field
-	TightMemory   Capability = "tight memory"  // option Tight
-	Injection     Capability = "faults"        // option Faulty
-	BadStarts     Capability = "failed starts" // option MustNotStart
+	Streaming        Capability = "streaming"       // harness.Streamer
+	PrefixReset      Capability = "prefix reset"    // harness.PrefixCacheResetter
+	Sleeping         Capability = "sleep"           // harness.Sleeper
+	ActivityKnown    Capability = "activity"        // harness.ActivityReporter
+	Draining         Capability = "drain"           // Drain(context.Context) error
+	AbortByID        Capability = "abort by id"     // Abort(id string) bool
+	OwnProcess       Capability = "own process"     // harness.ProcessLister, with at least one process
+	OpenAIAPI        Capability = "openai endpoint" // URL() string, where OpenAI's API is served
+	TokenIDs         Capability = "token ids"       // Completion.TokenIDs
+	TokenInput       Capability = "token prompts"   // Request.PromptTokenIDs
+	Text             Capability = "text"            // Request.Prompt and Completion.Text
+	Logprobs         Capability = "logprobs"        // SamplingParams.Logprobs
+	FullLogprobs     Capability = "full logprobs"   // Logprobs of the whole vocabulary
+	PromptScores     Capability = "prompt logprobs" // SamplingParams.PromptLogprobs
+	Sampling         Capability = "sampling"        // Temperature
+	Seeds            Capability = "seeds"           // Seed
+	Several          Capability = "n"               // N
+	TopK             Capability = "top-k"
+	TopP             Capability = "top-p"
+	MinP             Capability = "min-p"
+	TypicalP         Capability = "typical-p"
+	Penalties        Capability = "penalties" // presence and frequency
+	Repetition       Capability = "repetition penalty"
+	NGrams           Capability = "no-repeat n-grams"
+	LogitBias        Capability = "logit bias"
+	AllowedTokens    Capability = "allowed tokens"
+	BadWords         Capability = "bad words"
+	StructuredOutput Capability = "structured outputs"
+	StopStrings      Capability = "stop strings"
+	StopIDs          Capability = "stop ids"
+	EndOfSequence    Capability = "end of sequence" // an EOS token, and IgnoreEOS
+	MinTokens        Capability = "min tokens"
+	RangeChecks      Capability = "range checks"  // llm.ParamError, or another error that names the field
+	TightMemory      Capability = "tight memory"  // option Tight
+	Injection        Capability = "faults"        // option Faulty
+	BadStarts        Capability = "failed starts" // option MustNotStart
 )
 
 // Capabilities lists all of them, for an engine that claims everything.
@@ -59,7 +60,7 @@ func Capabilities() []Capability {
 	return []Capability{
 		Streaming, PrefixReset, Sleeping, ActivityKnown, Draining, AbortByID, OwnProcess, OpenAIAPI, TokenIDs,
 		TokenInput, Text, Logprobs, FullLogprobs, PromptScores, Sampling, Seeds, Several, TopK, TopP, MinP,
-		TypicalP, Penalties, Repetition, NGrams, LogitBias, AllowedTokens, BadWords, StopStrings, StopIDs,
+		TypicalP, Penalties, Repetition, NGrams, LogitBias, AllowedTokens, BadWords, StructuredOutput, StopStrings, StopIDs,
 		EndOfSequence, MinTokens, RangeChecks, TightMemory, Injection, BadStarts,
 	}
 }

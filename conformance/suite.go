@@ -35,7 +35,7 @@ type suite struct {
 }
 
 // properties are all of them, in the order in which they are checked.
-var properties = slices.Concat(lifecycle, underLoad, sameAnswer, draws, logprobs, parameters, stops, refusals,
+var properties = slices.Concat(lifecycle, underLoad, sameAnswer, draws, logprobs, parameters, structured, stops, refusals,
 	wireProperties)
 
 func newSuite(ctx context.Context, open starter, opts []Option) *suite {

@@ -16,7 +16,8 @@ var openAINames = wire("MaxTokens", "N", "Temperature", "TopP", "Seed", "Stop", 
 
 // vLLMNames are those that vLLM has besides.
 var vLLMNames = openAINames.with(wire("MinTokens", "TopK", "MinP", "RepetitionPenalty", "AllowedTokenIDs", "BadWords",
-	"StopTokenIDs", "IncludeStopInOutput", "IgnoreEOS", "SkipSpecialTokens", "PromptLogprobs"))
+	"StopTokenIDs", "IncludeStopInOutput", "IgnoreEOS", "SkipSpecialTokens", "PromptLogprobs",
+	"StructuredOutputs"))
 
 // openAI is what every server with OpenAI's API has.
 var openAI = register(openAILike(ProtocolOpenAI, openAINames, false))

@@ -91,7 +91,7 @@ var enginetest = register(vLLMLike(ProtocolEnginetest, vLLMNames.without("Prompt
 // sgLang is SGLang's server: OpenAI's API, and control verbs of its own.
 var sgLang = register(func() *api {
 	a := openAILike(ProtocolSGLang, vLLMNames.without("AllowedTokenIDs", "BadWords", "PromptLogprobs",
-		"IncludeStopInOutput"), false)
+		"IncludeStopInOutput", "StructuredOutputs"), false)
 	a.anyHealth = false
 	a.resetPrefixCache = func(ctx context.Context, s *Server) error {
 		return s.client.post(ctx, "/flush_cache", nil, nil)
