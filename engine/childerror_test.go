@@ -52,6 +52,7 @@ func TestErrorsCross(t *testing.T) {
 			Stack: []string{"f"},
 		}}},
 		&ShutdownTimeoutError{Phase: "a step", Running: time.Second},
+		&GrammarError{Kind: "choice", Where: "/0", What: "w"},
 		&TaskError{Verb: "embed", Task: TaskGenerate, Model: "m", Advice: "a"},
 		startTimeoutError{time.Minute},
 	} {
@@ -104,7 +105,7 @@ func TestAllErrorsCross(t *testing.T) {
 	})
 	slices.Sort(types)
 	assert.Equal(t, []string{
-		"CheckpointError", "LeakError", "LimitError", "PanicError", "ParamError",
+		"CheckpointError", "GrammarError", "LeakError", "LimitError", "PanicError", "ParamError",
 		"ShutdownTimeoutError", "TaskError",
 	}, types, "pack and unpack know these")
 	engines := 0
