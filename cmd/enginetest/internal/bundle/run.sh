@@ -16,7 +16,7 @@
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 only='' run='' short='' timeout=10m logs=logs slack=16 tools=''
-allow='one device only|needs 2 GPUs, there are 1|two devices share the model here|a measurement:|no measurement is wanted|no NCCL|no C compiler|no AMD|AMD:'
+allow='run by another test, in a process of its own|one device only|needs 2 GPUs, there are 1|two devices share the model here|a measurement:|no measurement is wanted|no NCCL|no C compiler|no AMD|AMD:'
 usage() { sed -n '2,/^set /p' "$0" | sed '$d; s/^# \{0,1\}//'; }
 wrong() { echo "run.sh: $1" >&2; usage >&2; exit 2; }
 while [ $# -gt 0 ]; do
