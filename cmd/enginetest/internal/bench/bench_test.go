@@ -58,7 +58,7 @@ func TestLivesThatGrow(t *testing.T) {
 	require.ErrorAs(t, err, &grown)
 	assert.ErrorContains(t, err, "Go heap: 256.")
 	require.NotEmpty(t, results)
-	assert.Len(t, kept, 12)
+	assert.Greater(t, len(kept), 12, "a second series confirms the growth")
 }
 
 // What the measuring keeps itself is far below what it lets pass.
