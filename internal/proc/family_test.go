@@ -120,6 +120,7 @@ func TestFamilyOutputHeldOpen(t *testing.T) {
 	f := startFamily(t, cmd)
 	within(t, f.Done(), "the leader's exit")
 	require.Equal(t, "last words\n", out.String())
+	eventually(t, f, "sleep 61") // it may have the shell's name until it has begun
 	r := f.Stop(t.Context(), StopOptions{})
 	require.Len(t, r.Orphans, 1)
 	require.Equal(t, "sleep 61", r.Orphans[0].Command)
