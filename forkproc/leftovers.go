@@ -1,12 +1,15 @@
 package forkproc
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/enginetest/enginetest/internal/proc"
 )
@@ -25,7 +28,7 @@ func (c *child) leftovers(before snapshot, survivors []proc.Process, status Stat
 		found := Leftover{Kind: LeftoverProcess, Name: name, PID: p.PID, Text: p.String() + ", killed now"}
 		all = append(all, leftover{found, []string{p.Command}})
 	}
-	files := c.newFiles(before)
+	files := c.lasting(c.newFiles(before))
 	if others := c.overlapping(); len(others) > 0 {
 		for i := range files {
 			files[i].Text += "; it may be of another child that ran at the same time: " + strings.Join(others, ", ")
@@ -44,6 +47,22 @@ func (c *child) leftovers(before snapshot, survivors []proc.Process, status Stat
 		left = append(left, l.Leftover)
 	}
 	return left
+}
+
+// lasting leaves out what goes in a moment: another program's process has just ended, and the program
+// removes what it left.
+func (c *child) lasting(files []leftover) []leftover {
+	for pause := 10 * time.Millisecond; pause < 640*time.Millisecond; pause *= 2 {
+		if !slices.ContainsFunc(files, func(l leftover) bool { return filepath.IsAbs(l.Name) && !c.cfg.accepts(l) }) {
+			break
+		}
+		time.Sleep(pause)
+		files = slices.DeleteFunc(files, func(l leftover) bool {
+			_, err := os.Lstat(l.Name)
+			return filepath.IsAbs(l.Name) && errors.Is(err, os.ErrNotExist)
+		})
+	}
+	return files
 }
 
 // accepts matches with * for any text, as patterns here are for paths and command lines alike.

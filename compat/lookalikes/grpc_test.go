@@ -129,12 +129,14 @@ func TestGRPCStreamLeftOpenByTheTest(t *testing.T) {
 func TestGRPCInterceptors(t *testing.T) {
 	e := guarded(t)
 	lis := serve(t, e, grpc.UnaryInterceptor(func(ctx context.Context, r any, _ *grpc.UnaryServerInfo,
-		next grpc.UnaryHandler) (any, error) {
+		next grpc.UnaryHandler,
+	) (any, error) {
 		_ = e.generate("server")
 		return next(ctx, r)
 	}))
 	_, c := dial(t, lis, grpc.WithUnaryInterceptor(func(ctx context.Context, method string, r, reply any,
-		cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+	) error {
 		_ = e.generate("client")
 		return invoke(ctx, method, r, reply, cc, opts...)
 	}))

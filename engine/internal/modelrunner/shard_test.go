@@ -74,7 +74,8 @@ func TestSplitRefuses(t *testing.T) {
 		},
 		{config(4, 4, 8, 3), Shard{0, 4}, "4 devices cannot share the model: vocab_size is 3 (possible: 1 or 2)"},
 		{
-			func() checkpoint.Config { c := config(4, 4, 8, 8); c.ExpertSize = 6; return c }(), Shard{0, 4},
+			func() checkpoint.Config { c := config(4, 4, 8, 8); c.ExpertSize = 6; return c }(),
+			Shard{0, 4},
 			"4 devices cannot share the model: moe_intermediate_size is 6 (possible: 1 or 2)",
 		},
 		{config(4, 1, 9, 3), Shard{0, 2}, "2 devices cannot share the model: intermediate_size is 9 (possible: 1)"},
