@@ -27,7 +27,7 @@ type kvOffload struct {
 	reported bool // that it is out of use
 }
 
-// open gives the prefix cache its second tier, when Config.OffloadBytes asks for one.
+// open adds the second tier of the prefix cache when Config.OffloadBytes asks for one.
 func (k *kvOffload) open(l *stepLoop) error {
 	if k.cfg.OffloadBytes == 0 {
 		return nil

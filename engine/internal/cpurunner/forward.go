@@ -107,7 +107,7 @@ func (r *Runner) sum(turn int, dst, x []float32, n int, l linear) error {
 	return r.sumOf(turn, dst, func(own []float32) { cpu.MatMul(r.pool, own, x, n, l.w, l.bias) })
 }
 
-// sumOf adds up what compute gives on all ranks.
+// sumOf adds up what compute returns on all ranks.
 func (r *Runner) sumOf(turn int, dst []float32, compute func(own []float32)) error {
 	if r.options.link == nil {
 		compute(dst)

@@ -214,7 +214,7 @@ func TestWholeSequencesOnly(t *testing.T) {
 		b.Tokens, b.Positions, b.Slots, b.TokenTypes = b.Tokens[1:], b.Positions[1:], b.Slots[1:], nil
 		b.Seqs[0].Len--
 		if _, err := r.Execute(b); whole {
-			assert.ErrorContains(t, err, "sequence 0 has 8 rows of 9, and is to be computed in one step")
+			assert.ErrorContains(t, err, "sequence 0 has 8 rows of 9, and must be computed in one step")
 		} else {
 			assert.NoError(t, err)
 		}

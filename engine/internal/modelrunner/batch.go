@@ -52,7 +52,7 @@ func (b *Batch) Check(l Limits) error {
 				i, b.Positions[end-1], s.Context, len(s.Blocks), size, len(s.Targets), s.Len)
 		}
 		if l.Whole && s.Context != s.Len {
-			return fmt.Errorf("sequence %d has %d rows of %d, and is to be computed in one step", i, s.Len, s.Context)
+			return fmt.Errorf("sequence %d has %d rows of %d, and must be computed in one step", i, s.Len, s.Context)
 		}
 		for _, id := range s.Blocks {
 			if uint(id) >= uint(l.Blocks) {
