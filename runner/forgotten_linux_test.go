@@ -168,7 +168,7 @@ func TestChildForgottenCore(t *testing.T)  { forget(t, engine.ChildProcess) }
 func onRealGPU(t *testing.T, test string) (string, error) {
 	t.Helper()
 	if _, err := os.Stat("/dev/nvidiactl"); err != nil {
-		t.Skip("no NVIDIA GPU: ", err)
+		t.Skip("no GPU: ", err)
 	}
 	c := exec.Command(os.Args[0], "-test.run", "^"+test+"$", "-test.v=test2json", "-test.count=1")
 	c.Env = append(os.Environ(), "RUNNER_CHILD=1")

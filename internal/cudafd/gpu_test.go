@@ -38,7 +38,7 @@ func descriptors() map[string]string {
 func inChild(t *testing.T, test string) {
 	t.Helper()
 	if _, err := os.Stat("/dev/nvidiactl"); err != nil {
-		t.Skip("no NVIDIA GPU: ", err)
+		t.Skip("no GPU: ", err)
 	}
 	c := exec.Command(os.Args[0], "-test.run", "^"+test+"$", "-test.v", "-test.count=1")
 	c.Env = append(os.Environ(), "CUDAFD_CHILD=1")
