@@ -20,6 +20,9 @@ func DecodeJSON(data []byte) (any, error) {
 	d.UseNumber()
 	v, err := decode(d, 0)
 	if err != nil {
+		if err.Error() == "unexpected end of JSON input" { // what Go 1.27's Decoder says instead of io.EOF
+			err = io.ErrUnexpectedEOF
+		}
 		return nil, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {

@@ -280,10 +280,11 @@ func TestBundled(t *testing.T) {
 func TestDecodeJSON(t *testing.T) {
 	for in, want := range map[string]string{
 		`{"a": 1`: "EOF", `1 2`: "more than one", `[99999999999999999999]`: "beyond 64 bits",
-		strings.Repeat("[", 500): "nests deeper", `{"a": }`: "invalid",
+		strings.Repeat("[", 500): "nests deeper", `{"a": }`: "invalid character '}'|missing value",
 	} {
 		_, err := DecodeJSON([]byte(in))
-		assert.ErrorContains(t, err, want, in)
+		require.Error(t, err, in)
+		assert.Regexp(t, want, err.Error(), in)
 	}
 	v, err := DecodeJSON([]byte(`{"a": 1, "b": 2, "a": [1.0, 2e3, true, null, "x"]}`))
 	require.NoError(t, err)
