@@ -68,7 +68,7 @@ func (p *primaryContext) makeCurrent() error {
 
 func (p *primaryContext) key() contextKey { return contextKey{p.dev.d.lib, p.dev.Ordinal} }
 
-// releaseContext gives the context back; the last worker on the device resets it and checks.
+// releaseContext releases the context; the last worker on the device resets it and checks.
 func (p *primaryContext) releaseContext() error {
 	process.Lock()
 	defer process.Unlock()

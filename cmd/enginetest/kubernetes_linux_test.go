@@ -29,7 +29,7 @@ const (
 	kubeKills  = 6
 )
 
-// TestKubernetes gives examples/ci/kubernetes.yaml to a real API server, controller manager and
+// TestKubernetes submits examples/ci/kubernetes.yaml to a real API server, controller manager and
 // scheduler. Nodes are kwok's; for their kubelets this test runs the command of each pod that was
 // placed. It takes nodes away while pods run, and compares the merged report with that of one run.
 // scripts/install-kubernetes builds what it needs; etcd is Debian's.

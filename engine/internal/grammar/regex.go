@@ -126,27 +126,25 @@ func (w *regexWriter) write(re *syntax.Regexp) (expr, error) {
 	case syntax.OpStar, syntax.OpPlus, syntax.OpQuest, syntax.OpRepeat:
 		return w.repeat(re)
 	case syntax.OpConcat:
-		out := seq{}
-		for _, sub := range re.Sub {
-			e, err := w.write(sub)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, e)
-		}
-		return out, nil
+		parts, err := w.all(re.Sub)
+		return seq(parts), err
 	case syntax.OpAlternate:
-		out := alt{}
-		for _, sub := range re.Sub {
-			e, err := w.write(sub)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, e)
-		}
-		return out, nil
+		choices, err := w.all(re.Sub)
+		return alt(choices), err
 	}
 	return nil, w.refuse(re.String() + " in this place")
+}
+
+func (w *regexWriter) all(subs []*syntax.Regexp) ([]expr, error) {
+	out := make([]expr, len(subs))
+	for i, sub := range subs {
+		e, err := w.write(sub)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = e
+	}
+	return out, nil
 }
 
 func (w *regexWriter) repeat(re *syntax.Regexp) (expr, error) {
