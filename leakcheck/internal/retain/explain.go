@@ -3,6 +3,7 @@
 package retain
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"runtime"
@@ -88,32 +89,47 @@ func Sampled() (map[uint64]bool, error) {
 	return d.Sampled(), nil
 }
 
-// ExplainSites finds the paths to up to limit sampled objects of each of these allocation sites
-// ("file:line"), without those that were there before; the last step of a path says what type they
-// have, when that is known.
+// ExplainSites finds the paths to the largest sampled objects, up to limit of each of these
+// allocation sites ("file:line"), without those that were there before; the last step of a path
+// says what type they have, when that is known.
 func ExplainSites(sites []string, before map[uint64]bool, limit int) (paths []Path, err error) {
 	err = withDump(Options{}, func(x *explainer) {
 		var targets []Target
 		taken := map[string]int{}
-		for a := range x.d.Sampled() {
-			if before[a] {
-				continue
-			}
-			for _, f := range x.d.Site(x.d.Find(a)) {
-				if internalName(f.Func) {
-					continue
-				}
-				key := fmt.Sprintf("%s:%d", f.File, f.Line)
-				if slices.Contains(sites, key) && taken[key] < limit {
-					taken[key]++
-					targets = append(targets, Target{Addr: a})
-				}
-				break
+		for _, i := range x.largestSampled(before) {
+			key := x.userSite(i)
+			if slices.Contains(sites, key) && taken[key] < limit {
+				taken[key]++
+				targets = append(targets, Target{Addr: x.d.Addr(i)})
 			}
 		}
 		paths = x.explain(targets)
 	})
 	return paths, err
+}
+
+// largestSampled lists the sampled objects that were not there before, the largest first: one line
+// may allocate a large payload and the small object that points to it.
+func (x *explainer) largestSampled(before map[uint64]bool) (objects []int) {
+	for a := range x.d.Sampled() {
+		if i := x.d.Find(a); i >= 0 && !before[a] {
+			objects = append(objects, i)
+		}
+	}
+	slices.SortFunc(objects, func(a, b int) int {
+		return cmp.Or(cmp.Compare(x.d.Size(b), x.d.Size(a)), cmp.Compare(a, b))
+	})
+	return objects
+}
+
+// userSite is the innermost place outside the runtime that allocated an object.
+func (x *explainer) userSite(i int) string {
+	for _, f := range x.d.Site(i) {
+		if !internalName(f.Func) {
+			return fmt.Sprintf("%s:%d", f.File, f.Line)
+		}
+	}
+	return ""
 }
 
 // withDump takes a dump and prepares a search.
