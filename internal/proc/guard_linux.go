@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,13 +22,14 @@ type guard struct {
 	process *os.Process
 	conn    *os.File
 	setsid  bool     // the leader has a session of its own
+	group   group    // that holds the family; "" where there is none
 	log     *os.File // what the supervisor printed: a panic, or the output of another package's init
 }
 
 // Descriptors of a supervisor. Its standard input and output are /dev/null.
 const (
 	controlFD = 3
-	filesFD   = 4 // the first of the leader's
+	filesFD   = 4 // the first of the leader's; the folder of the group follows the last, if there is one
 )
 
 // A message has a kind and an argument: a pid, a signal, a wait status or an errno.
@@ -41,7 +43,8 @@ const (
 	msgSignal    byte = 's' // to the supervisor: signal the leader
 	msgSignalAll byte = 'a'
 	msgKill      byte = 'k' // kill all, until none is left
-	msgStarted   byte = 'p' // from the supervisor
+	msgStarted   byte = 'p' // from the supervisor: the leader runs, in the group
+	msgBare      byte = 'b' // the leader runs, and no group holds it
 	msgFailed    byte = 'e'
 	msgExited    byte = 'x'
 	msgGone      byte = 'z'
@@ -76,17 +79,30 @@ func (g *guard) start(f *Family, cmd *exec.Cmd, files []*os.File) (err error) {
 		return err
 	}
 	defer theirs.Close()
+	l := launchOf(f, cmd, len(files))
+	group, lock := newGroup(f.id)
+	if l.group = group; lock != nil {
+		defer lock.Close()
+		files = append(slices.Clip(files), lock)
+	}
 	if err := g.startSupervisor(f, theirs, files); err != nil {
+		group.remove()
 		return err
 	}
-	l := launchOf(f, cmd, len(files))
 	g.setsid = l.setsid
-	if err := l.send(g.conn); err != nil {
-		return g.failed(err)
+	err = l.send(g.conn)
+	m := message{}
+	if err == nil {
+		m, err = receive(g.conn)
 	}
-	m, err := receive(g.conn)
 	if err != nil {
-		return g.failed(err)
+		err = g.failed(err)
+		group.kill()
+		group.remove()
+		return err
+	}
+	if m.Kind == msgStarted {
+		g.group = group
 	}
 	if m.Kind == msgFailed {
 		_, _ = g.process.Wait()
@@ -190,6 +206,7 @@ func (f *Family) abandoned(state *os.ProcessState) {
 	f.lost = true
 	f.mu.Unlock()
 	f.finish(2 * time.Second)
+	f.guard.group.remove()
 	if _, ok := f.Exit(); !ok {
 		f.exited(Exit{Code: -1, Unknown: fmt.Sprintf("its supervisor ended before it: %v", state)})
 	}
@@ -214,6 +231,9 @@ func (g *guard) signalAll(_ *Family, sig syscall.Signal) error {
 
 func (g *guard) kill(*Family) { _ = message{Kind: msgKill}.send(g.conn) }
 
+// held reports whether a control group holds the family: then nothing is lost with the supervisor.
+func (g *guard) held() bool { return g.group != "" }
+
 // done is os.ErrProcessDone for a supervisor that has nothing left to do.
 func done(err error) error {
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, os.ErrClosed) {
@@ -227,6 +247,7 @@ type launch struct {
 	path, dir string
 	files     int
 	setsid    bool
+	group     group
 	args, env []string
 }
 
@@ -242,7 +263,9 @@ func launchOf(f *Family, cmd *exec.Cmd, files int) launch {
 
 // send writes the launch: its length, then its strings, each ended by a zero byte.
 func (l launch) send(w io.Writer) error {
-	head := []string{l.path, l.dir, strconv.Itoa(l.files), strconv.FormatBool(l.setsid), strconv.Itoa(len(l.args))}
+	head := []string{
+		l.path, l.dir, strconv.Itoa(l.files), strconv.FormatBool(l.setsid), string(l.group), strconv.Itoa(len(l.args)),
+	}
 	var text strings.Builder
 	for _, list := range [][]string{head, l.args, l.env} {
 		for _, s := range list {
@@ -265,16 +288,17 @@ func receiveLaunch(r io.Reader) (l launch, err error) {
 		return l, err
 	}
 	s := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")
-	if len(s) < 6 {
+	if len(s) < 7 {
 		return l, errors.New("the launch is incomplete")
 	}
 	l.path, l.dir = s[0], s[1]
 	l.files, _ = strconv.Atoi(s[2])
 	l.setsid, _ = strconv.ParseBool(s[3])
-	n, err := strconv.Atoi(s[4])
-	if err != nil || n > len(s)-5 {
+	l.group = group(s[4])
+	n, err := strconv.Atoi(s[5])
+	if err != nil || n > len(s)-6 {
 		return l, errors.New("the launch is incomplete")
 	}
-	l.args, l.env = s[5:5+n], s[5+n:]
+	l.args, l.env = s[6:6+n], s[6+n:]
 	return l, nil
 }

@@ -52,6 +52,8 @@ func (g *guard) signal(_ *Family, sig syscall.Signal) error { return g.cmd.Proce
 
 func (g *guard) signalAll(f *Family, sig syscall.Signal) error { return signalGroup(f.leader, sig) }
 
+func (g *guard) held() bool { return false }
+
 func (g *guard) kill(f *Family) { killGroup(f.leader) }
 
 // Processes lists the leader while it lives: this system does not show the others.

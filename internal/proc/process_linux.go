@@ -80,13 +80,14 @@ func startTime(ticks int64) time.Time {
 	return time.Now().Add(time.Duration(ticks)*10*time.Millisecond - time.Duration(now.Nano()))
 }
 
-// finish kills what the mark finds, for the time that limit allows.
+// finish kills what the group or the mark finds, for the time that limit allows.
 func (f *Family) finish(limit time.Duration) {
 	for end := time.Now().Add(limit); ; time.Sleep(2 * time.Millisecond) {
 		left := f.members()
 		if len(left) == 0 || time.Now().After(end) {
 			return
 		}
+		f.guard.group.kill()
 		for _, m := range left {
 			m.signal(unix.SIGKILL)
 		}

@@ -36,7 +36,7 @@ type StopReport struct {
 	Settle  time.Duration // that the orphans took to end, or were given
 	Reap    time.Duration // from the SIGKILL of the orphans to the last one's end
 	Left    []Process     // what does not die
-	Lost    bool          // the supervisor was killed before: what hid from the mark may be alive
+	Lost    bool          // the supervisor was killed before, and what hid from the mark may be alive
 	Unseen  string        // what this system does not show; empty on Linux
 }
 
@@ -224,7 +224,7 @@ func (s *stopping) conclude() {
 	s.r.Exit, _ = s.Exit()
 	s.r.Unseen = Unseen()
 	s.mu.Lock()
-	s.r.Lost = s.lost
+	s.r.Lost = s.lost && !s.guard.held()
 	s.mu.Unlock()
 	for i := range s.r.Orphans {
 		s.r.Orphans[i].Fate = cmp.Or(s.r.Orphans[i].Fate, FateLeft)

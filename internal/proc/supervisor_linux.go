@@ -40,6 +40,7 @@ type supervisor struct {
 	conn   control
 	mu     sync.Mutex // held while processes are reaped, and while they are signaled by number
 	leader int        // 0 when it is reaped
+	group  group      // that holds the family; "" where there is none
 }
 
 // A control is the supervisor's end of the socket. It blocks: this process has nothing else to do.
@@ -70,7 +71,12 @@ func supervise(parent int) {
 	if err != nil {
 		return // the parent has ended
 	}
-	pid, err := l.start()
+	pid, held, err := l.start()
+	if !held {
+		l.group.remove()
+	} else {
+		s.group = l.group
+	}
 	if err != nil {
 		var errno syscall.Errno
 		_ = errors.As(err, &errno)
@@ -79,10 +85,15 @@ func supervise(parent int) {
 	}
 	s.leader = pid
 	signal.Ignore(terminal...) // only now: the leader would inherit it
-	s.tell(msgStarted, uint32(pid))
+	started := msgBare
+	if held {
+		started = msgStarted
+	}
+	s.tell(started, uint32(pid))
 	go s.watch(parent)
 	go s.serve()
 	s.reap()
+	s.group.remove()
 }
 
 // terminal are the signals that would end this process, though they mean the family.
@@ -90,22 +101,32 @@ var terminal = []os.Signal{
 	unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGPIPE,
 }
 
-// start starts the leader and lets go of its files.
-func (l launch) start() (pid int, err error) {
+// start starts the leader, in the group if the kernel lets it, and lets go of its files.
+func (l launch) start() (pid int, held bool, err error) {
 	fds := make([]uintptr, l.files)
 	for i := range fds {
 		fds[i] = uintptr(filesFD + i)
 		syscall.CloseOnExec(filesFD + i)
 	}
-	pid, err = syscall.ForkExec(l.path, l.args, &syscall.ProcAttr{
+	attr := &syscall.ProcAttr{
 		Dir: l.dir, Env: l.env, Files: fds,
 		// The death signal follows this thread: it is the main thread, which ends with the process.
 		Sys: &syscall.SysProcAttr{Setsid: l.setsid, Setpgid: !l.setsid, Pdeathsig: syscall.SIGKILL},
-	})
+	}
+	if l.group != "" {
+		lock := filesFD + l.files // stays open: the group is swept when this process has ended
+		syscall.CloseOnExec(lock)
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, lock
+		pid, err = syscall.ForkExec(l.path, l.args, attr)
+		held, attr.Sys.UseCgroupFD = err == nil, false
+	}
+	if !held {
+		pid, err = syscall.ForkExec(l.path, l.args, attr)
+	}
 	for _, fd := range fds {
 		_ = syscall.Close(int(fd))
 	}
-	return pid, err
+	return pid, held, err
 }
 
 // tell fails when the parent has ended, which watch sees.
@@ -210,6 +231,7 @@ func (s *supervisor) signalAll(sig syscall.Signal) {
 // system call makes it wait.
 func (s *supervisor) killAll() {
 	for looks := backoff.New(200*time.Microsecond, 20*time.Millisecond); ; {
+		s.group.kill()
 		s.signalAll(syscall.SIGKILL)
 		time.Sleep(looks.Next())
 	}

@@ -22,8 +22,14 @@ import (
 // envHost makes the test binary a host: a test process that owns one family, whose script it names.
 const envHost = "PROC_TEST_HOST"
 
+// envNoGroup denies a host control groups.
+const envNoGroup = "PROC_TEST_NO_GROUP"
+
 func TestMain(m *testing.M) {
 	if script, ok := syscall.Getenv(envHost); ok {
+		if _, none := syscall.Getenv(envNoGroup); none {
+			home = func() string { return "" }
+		}
 		token, bare := strings.CutPrefix(os.Getenv("PROC_TEST_TOKEN"), "bare ")
 		if bare {
 			os.Exit(hostBare(script, token))
@@ -51,7 +57,7 @@ func host(script, token string) int {
 		fmt.Println(err)
 		return 1
 	}
-	fmt.Println("leader", f.Leader(), f.guard.process.Pid)
+	fmt.Println("leader", f.Leader(), f.guard.process.Pid, f.guard.group)
 	<-f.Done()
 	r := f.Stop(context.Background(), StopOptions{})
 	for _, o := range r.Orphans {
@@ -238,8 +244,10 @@ func TestSurvivorsAreNamed(t *testing.T) {
 	}
 }
 
-// Without its supervisor a family is known by its mark alone, and the report says so.
+// Without its supervisor and without a control group a family is known by its mark alone, and the
+// report says so.
 func TestSupervisorIsKilled(t *testing.T) {
+	t.Setenv(envNoGroup, "1")
 	s := startScene(t, `(setsid "$@" &); sleep 62`)
 	s.up(t)
 	_, supervisor := s.leader()

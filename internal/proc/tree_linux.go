@@ -97,8 +97,11 @@ func (f *Family) members() []member {
 	f.mu.Lock()
 	lost := f.lost
 	f.mu.Unlock()
-	if !lost {
+	switch {
+	case !lost:
 		return descendants(f.guard.process.Pid)
+	case f.guard.group != "":
+		return f.guard.group.members()
 	}
 	var found []member
 	stats := allStats()
