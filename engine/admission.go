@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/enginetest/enginetest/llm"
 )
 
 // Admission bounds what unfinished requests hold, before any memory is taken for them. A client may
@@ -63,7 +65,7 @@ func (a *admission) refusal(client any, l load) error {
 		{"MaxWaitingBytes", "bytes", l.bytes, held.bytes, free.bytes, a.most.bytes},
 	} {
 		if b.want > 0 && b.held+b.want > b.free-b.want {
-			return &LimitError{Limit: b.limit, Unit: b.unit, Want: b.want, Held: b.held, Free: b.free, Most: b.most}
+			return &llm.LimitError{Limit: b.limit, Unit: b.unit, Want: b.want, Held: b.held, Free: b.free, Most: b.most}
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // many is a request of n sequences that goes on for long.
@@ -44,9 +45,9 @@ func heldBy(e *Engine) load {
 func TestAdmissionLeavesRoom(t *testing.T) {
 	e := openTiny(t, Config{MaxWaitingSeqs: 100})
 	_, err := e.Generate(t.Context(), many("greedy", 51))
-	var limit *LimitError
+	var limit *llm.LimitError
 	require.ErrorAs(t, err, &limit)
-	assert.Equal(t, LimitError{Limit: "MaxWaitingSeqs", Unit: "sequences", Want: 51, Held: 0, Free: 100, Most: 100},
+	assert.Equal(t, llm.LimitError{Limit: "MaxWaitingSeqs", Unit: "sequences", Want: 51, Held: 0, Free: 100, Most: 100},
 		*limit)
 	assert.True(t, limit.Never())
 	assert.EqualError(t, err, "engine: MaxWaitingSeqs is 100 sequences: the requests need 51, their client holds 0, 100 are free, and a client leaves as many free as it holds; split them, or raise it")
@@ -56,7 +57,7 @@ func TestAdmissionLeavesRoom(t *testing.T) {
 	_, err = e.Generate(t.Context(), many("greedy", 1))
 	require.ErrorAs(t, err, &limit)
 	assert.False(t, limit.Never())
-	assert.Equal(t, LimitError{Limit: "MaxWaitingSeqs", Unit: "sequences", Want: 1, Held: 50, Free: 50, Most: 100},
+	assert.Equal(t, llm.LimitError{Limit: "MaxWaitingSeqs", Unit: "sequences", Want: 1, Held: 50, Free: 50, Most: 100},
 		*limit)
 	stop3 := start(t, e, many("another", 25))
 	_, err = e.Generate(t.Context(), many("", 13))
@@ -64,7 +65,7 @@ func TestAdmissionLeavesRoom(t *testing.T) {
 	stop4 := start(t, e, many("", 12))
 	outs, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 0)})
 	require.NoError(t, err)
-	assert.Equal(t, FinishLength, outs[0].Completions[0].FinishReason)
+	assert.Equal(t, llm.FinishLength, outs[0].Completions[0].FinishReason)
 
 	for _, stop := range []func(){stop, stop2, stop3, stop4} {
 		stop()
@@ -93,7 +94,7 @@ func TestRefusedHoldsNothing(t *testing.T) {
 func TestAdmissionCountsBytes(t *testing.T) {
 	e := openTiny(t, Config{MaxWaitingBytes: 100 << 10})
 	_, err := e.Generate(t.Context(), many("", 16384))
-	var limit *LimitError
+	var limit *llm.LimitError
 	require.ErrorAs(t, err, &limit)
 	assert.Equal(t, "MaxWaitingBytes", limit.Limit)
 	assert.True(t, limit.Never())
@@ -110,7 +111,7 @@ func TestHugeRequestIsNoBarrier(t *testing.T) {
 	for i := range 3 {
 		outs, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, i)})
 		require.NoError(t, err)
-		assert.Equal(t, FinishLength, outs[0].Completions[0].FinishReason)
+		assert.Equal(t, llm.FinishLength, outs[0].Completions[0].FinishReason)
 	}
 	assert.Less(t, e.Stats().OutputTokens, int64(16384*500/10), "the huge one has not been served first")
 	stop()
@@ -124,13 +125,13 @@ func TestPromptTooLongForItsBytes(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, e.Shutdown(context.Background())) }()
 	_, err = e.Generate(t.Context(), Request{Prompt: strings.Repeat("The lighthouse keeper. ", 1<<19)})
-	require.ErrorIs(t, err, ErrPromptTooBig)
+	require.ErrorIs(t, err, llm.ErrPromptTooBig)
 	assert.ErrorContains(t, err, "at least ")
 	_, err = e.Generate(t.Context(), Request{
 		Prompt:   "a",
 		Sampling: SamplingParams{BadWords: []string{strings.Repeat("lighthouse", 1<<16)}},
 	})
-	var p *ParamError
+	var p *llm.ParamError
 	require.ErrorAs(t, err, &p)
 	assert.Equal(t, "BadWords[0]", p.Field)
 	_, err = e.Generate(t.Context(), Request{
@@ -143,9 +144,9 @@ func TestPromptTooLongForItsBytes(t *testing.T) {
 
 // The refusal of a core in a child process is the same value.
 func TestLimitErrorCrosses(t *testing.T) {
-	want := &LimitError{Limit: "MaxWaitingSeqs", Unit: "sequences", Want: 51, Free: 100, Most: 100}
+	want := &llm.LimitError{Limit: "MaxWaitingSeqs", Unit: "sequences", Want: 51, Free: 100, Most: 100}
 	got := pack(fmt.Errorf("x: %w", want)).unpack()
-	var limit *LimitError
+	var limit *llm.LimitError
 	require.ErrorAs(t, got, &limit)
 	assert.Equal(t, want, limit)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // backend does an Engine's work: a core in this process, or the link to one in a child process. It
@@ -11,8 +12,8 @@ import (
 // promise is said at those of Engine.
 type backend interface {
 	start(ctx context.Context, reqs []Request, stream bool) ([]*request, error)
-	startPooling(ctx context.Context, reqs []PoolingRequest) ([]*request, error)
-	poolingInfo() PoolingInfo
+	startPooling(ctx context.Context, reqs []llm.PoolingRequest) ([]*request, error)
+	poolingInfo() llm.PoolingInfo
 	abort(rs ...*request)
 	abortID(id string) bool
 	resetPrefixCache(ctx context.Context) error
@@ -23,7 +24,7 @@ type backend interface {
 
 	drain(ctx context.Context) error
 	shutdown(ctx context.Context) error
-	shutdownReport() ShutdownReport
+	shutdownReport() llm.ShutdownReport
 	over() <-chan struct{}
 	err() error
 
@@ -31,7 +32,7 @@ type backend interface {
 	eosTokenIDs() []int32
 	counters() Stats
 	holdings() []ledger.Holding
-	faultReports() []FaultReport
+	faultReports() []llm.FaultReport
 	parts() map[string]any
 	pids() []int
 	reportDropped()

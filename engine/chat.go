@@ -9,6 +9,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/chat"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // ErrNoChatTemplate is returned by [Engine.Chat] when the checkpoint has no chat template.
@@ -30,8 +31,8 @@ type chatTemplates struct {
 // where the assistant's turn begins. The template runs with bounds on its steps and memory, and
 // stops with the context.
 //
-// Errors: [*ParamError], [ErrNoChatTemplate], [ErrNoTokenizer], [*TemplateError], and those of
-// [Engine.Generate].
+// Errors: [*llm.ParamError], [ErrNoChatTemplate], [llm.ErrNoTokenizer], [*TemplateError], and those
+// of [Engine.Generate].
 func (e *Engine) Chat(ctx context.Context, messages []Message, params SamplingParams) (Output, error) {
 	prompt, err := e.chatPrompt(ctx, messages)
 	if err != nil {
@@ -87,14 +88,14 @@ func (e *Engine) chatTemplates() *chatTemplates {
 	t.once.Do(func() {
 		cfg := e.Config()
 		if cfg.SkipTokenizer {
-			t.err = fmt.Errorf("%w: Config.SkipTokenizer is set, and a chat needs one", ErrNoTokenizer)
+			t.err = fmt.Errorf("%w: Config.SkipTokenizer is set, and a chat needs one", llm.ErrNoTokenizer)
 			return
 		}
 		if t.templates, t.err = chat.Load(cfg.Model); t.err != nil {
 			return
 		}
 		if t.tok, t.err = tokenizer.Load(filepath.Join(cfg.Model, "tokenizer.json")); t.err != nil {
-			t.err = errors.Join(fmt.Errorf("%w: a chat needs one", ErrNoTokenizer), t.err)
+			t.err = errors.Join(fmt.Errorf("%w: a chat needs one", llm.ErrNoTokenizer), t.err)
 		}
 	})
 	return t

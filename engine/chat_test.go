@@ -11,6 +11,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/llm"
 )
 
 func openBundled(t *testing.T, cfg engine.Config) *engine.Engine {
@@ -31,7 +32,7 @@ func TestChat(t *testing.T) {
 			out, err := e.Chat(t.Context(), ask("What is 12+30?"), engine.SamplingParams{MaxTokens: 20})
 			require.NoError(t, err)
 			assert.Equal(t, " 42", out.Completions[0].Text)
-			assert.Equal(t, engine.FinishStop, out.Completions[0].FinishReason)
+			assert.Equal(t, llm.FinishStop, out.Completions[0].FinishReason)
 			more := append(ask("What is 12+30?"), engine.Message{Role: "assistant", Content: "42"},
 				engine.Message{Role: "user", Content: "What is 2+3?"})
 			out, err = e.Chat(t.Context(), more, engine.SamplingParams{MaxTokens: 20})
@@ -56,7 +57,7 @@ func TestChatRefusals(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, e.Shutdown(t.Context()))
 	_, err = e.Chat(t.Context(), ask("hello"), engine.SamplingParams{})
-	assert.ErrorIs(t, err, engine.ErrStopped)
+	assert.ErrorIs(t, err, llm.ErrStopped)
 }
 
 func TestChatNeedsATemplateAndATokenizer(t *testing.T) {
@@ -65,7 +66,7 @@ func TestChatNeedsATemplateAndATokenizer(t *testing.T) {
 	require.ErrorIs(t, err, engine.ErrNoChatTemplate)
 	e = openBundled(t, engine.Config{Model: fixtures.Bundled(), SkipTokenizer: true})
 	_, err = e.Chat(t.Context(), ask("hello"), engine.SamplingParams{})
-	require.ErrorIs(t, err, engine.ErrNoTokenizer)
+	require.ErrorIs(t, err, llm.ErrNoTokenizer)
 }
 
 // A template that never ends is stopped by its bounds, and the engine goes on.

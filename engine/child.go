@@ -17,13 +17,14 @@ import (
 	"github.com/enginetest/enginetest/internal/proc"
 	"github.com/enginetest/enginetest/internal/procfs"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // child is the link to a core in a child process. It holds no device memory.
 type child struct {
 	cfg      Config
 	eos      []int32
-	info     PoolingInfo
+	info     llm.PoolingInfo
 	openedAt string
 	entry    *engines.Handle
 	log      *slog.Logger
@@ -43,13 +44,13 @@ type child struct {
 	expected bool   // its end: it has begun to shut down, or is being ended
 	cause    error  // what the engine failed of
 	result   error  // of the shutdown
-	report   ShutdownReport
+	report   llm.ShutdownReport
 	requests map[uint64]*request // by handle
 	handle   uint64
 	calls    map[uint64]chan reply
 	call     uint64
 	stats    Stats
-	faults   []FaultReport
+	faults   []llm.FaultReport
 	held     []ledger.Holding // when last asked
 	drained  bool             // and drainErr is what came of it
 	drainErr error
@@ -121,7 +122,7 @@ func startChild(cfg Config) (*child, error) {
 		requests: map[uint64]*request{}, calls: map[uint64]chan reply{},
 	}
 	for _, f := range cfg.Faults {
-		c.faults = append(c.faults, FaultReport{Fault: f})
+		c.faults = append(c.faults, llm.FaultReport{Fault: f})
 	}
 	go c.listen()
 	go c.waitProcess()
@@ -266,7 +267,7 @@ func (c *child) exitError(answer chan reply) error {
 	if c.cause != nil {
 		return dead(c.cause)
 	}
-	return fmt.Errorf("%w: %s", ErrStopped, c.ended)
+	return fmt.Errorf("%w: %s", llm.ErrStopped, c.ended)
 }
 
 // send sends a command. When the link is broken, it waits until it is known why.
@@ -315,16 +316,16 @@ func (c *child) pids() []int {
 	return []int{c.proc.Leader()}
 }
 
-func (c *child) config() Config           { return c.cfg }
-func (c *child) eosTokenIDs() []int32     { return c.eos }
-func (c *child) poolingInfo() PoolingInfo { return c.info }
-func (c *child) over() <-chan struct{}    { return c.done }
-func (c *child) parts() map[string]any    { return nil }
+func (c *child) config() Config               { return c.cfg }
+func (c *child) eosTokenIDs() []int32         { return c.eos }
+func (c *child) poolingInfo() llm.PoolingInfo { return c.info }
+func (c *child) over() <-chan struct{}        { return c.done }
+func (c *child) parts() map[string]any        { return nil }
 
-func (c *child) shutdownReport() ShutdownReport {
+func (c *child) shutdownReport() llm.ShutdownReport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return ShutdownReport{Phases: slices.Clone(c.report.Phases)}
+	return llm.ShutdownReport{Phases: slices.Clone(c.report.Phases)}
 }
 
 func (c *child) reportDropped() {

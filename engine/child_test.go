@@ -14,6 +14,7 @@ import (
 
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -90,13 +91,13 @@ func TestChildGivesTheSame(t *testing.T) {
 			}
 			require.Error(t, errs[1])
 			assert.Equal(t, errs[0].Error(), errs[1].Error())
-			var p, q *ParamError
+			var p, q *llm.ParamError
 			assert.Equal(t, errors.As(errs[0], &p), errors.As(errs[1], &q))
 			if p != nil {
 				// NaN is not equal to itself
 				assert.Equal(t, fmt.Sprintf("%T %v", p.Value, p), fmt.Sprintf("%T %v", q.Value, q))
 			}
-			assert.Equal(t, errors.Is(errs[0], ErrPromptTooBig), errors.Is(errs[1], ErrPromptTooBig))
+			assert.Equal(t, errors.Is(errs[0], llm.ErrPromptTooBig), errors.Is(errs[1], llm.ErrPromptTooBig))
 		})
 	}
 }
@@ -112,12 +113,12 @@ func TestChildEndsRequests(t *testing.T) {
 	got := make(chan []Output)
 	go func() { outs, err := e.Generate(context.Background(), req); assert.NoError(t, err); got <- outs }()
 	require.Eventually(t, func() bool { return e.Stats().Running == 1 }, time.Minute, time.Millisecond)
-	assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), ErrBlocksInUse)
+	assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), llm.ErrBlocksInUse)
 	_, err := e.Generate(t.Context(), req)
 	assert.ErrorContains(t, err, `ID is "x", must be unique`)
 	assert.True(t, e.Abort("x"))
 	assert.False(t, e.Abort("nobody"))
-	assert.Equal(t, FinishAbort, (<-got)[0].Completions[0].FinishReason)
+	assert.Equal(t, llm.FinishAbort, (<-got)[0].Completions[0].FinishReason)
 
 	for range e.Stream(t.Context(), req) {
 		break
@@ -138,12 +139,12 @@ func TestChildEndsRequests(t *testing.T) {
 	go func() { drained <- e.Drain(ctx) }()
 	require.Eventually(t, func() bool { return e.State() == Draining }, time.Minute, time.Millisecond)
 	_, err = e.Generate(t.Context(), req)
-	assert.ErrorIs(t, err, ErrDraining)
+	assert.ErrorIs(t, err, llm.ErrDraining)
 	end(why)
 	err = <-drained
 	assert.ErrorIs(t, err, why)
 	assert.ErrorContains(t, err, "1 of 1 requests aborted")
-	assert.Equal(t, FinishAbort, (<-got)[0].Completions[0].FinishReason)
+	assert.Equal(t, llm.FinishAbort, (<-got)[0].Completions[0].FinishReason)
 	assert.Equal(t, err, e.Drain(t.Context()))
 	require.NoError(t, e.Shutdown(t.Context()))
 	assert.Equal(t, []string{"drain", "abort", "release", "exit", "reap"}, names(e.ShutdownReport()))
@@ -158,7 +159,7 @@ func TestChildShutdown(t *testing.T) {
 	go func() {
 		outs, err := e.Generate(context.Background(), req)
 		assert.Len(t, outs, 1)
-		assert.Equal(t, FinishAbort, outs[0].Completions[0].FinishReason)
+		assert.Equal(t, llm.FinishAbort, outs[0].Completions[0].FinishReason)
 		assert.NotEmpty(t, outs[0].Completions[0].TokenIDs)
 		got <- err
 	}()
@@ -168,22 +169,22 @@ func TestChildShutdown(t *testing.T) {
 		wg.Go(func() { assert.NoError(t, e.Shutdown(context.Background())) })
 	}
 	wg.Wait()
-	assert.ErrorIs(t, <-got, ErrStopped)
+	assert.ErrorIs(t, <-got, llm.ErrStopped)
 	assert.Empty(t, e.PIDs())
 	assert.Empty(t, e.Holdings())
 	assert.Equal(t, 1, e.Stats().Aborted)
-	assert.ErrorIs(t, e.Err(), ErrStopped)
+	assert.ErrorIs(t, e.Err(), llm.ErrStopped)
 	_, err := e.Generate(t.Context(), req)
-	assert.ErrorIs(t, err, ErrStopped)
+	assert.ErrorIs(t, err, llm.ErrStopped)
 	_, err = e.Encode("x")
-	assert.ErrorIs(t, err, ErrStopped)
-	assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), ErrStopped)
+	assert.ErrorIs(t, err, llm.ErrStopped)
+	assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), llm.ErrStopped)
 	assert.False(t, e.Abort("x"))
 }
 
 func TestChildSleeps(t *testing.T) {
 	e := openTiny(t, Config{Device: "cpu", Core: ChildProcess})
-	var p *ParamError
+	var p *llm.ParamError
 	assert.ErrorAs(t, e.Sleep(t.Context(), 9), &p)
 	before := one(t, e, ids(5, 0), SamplingParams{MaxTokens: 8})
 	for level := 1; level <= 2; level++ {
@@ -192,7 +193,7 @@ func TestChildSleeps(t *testing.T) {
 		assert.Equal(t, Sleeping, e.State())
 		assert.Zero(t, ledger.ByOwner(e.Holdings())["kv_cache"])
 		_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 0)})
-		assert.ErrorIs(t, err, ErrSleeping)
+		assert.ErrorIs(t, err, llm.ErrSleeping)
 		require.NoError(t, e.Wake(t.Context()))
 		assert.Equal(t, held, ledger.ByOwner(e.Holdings()))
 		assert.Equal(t, before, one(t, e, ids(5, 0), SamplingParams{MaxTokens: 8}))

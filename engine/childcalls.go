@@ -8,6 +8,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/wire"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // What an Engine asks of a core in a child process.
@@ -25,7 +26,7 @@ func (c *child) start(ctx context.Context, reqs []Request, stream bool) ([]*requ
 	return c.begin(ctx, rs, startCommand{Stream: stream, Requests: reqs})
 }
 
-func (c *child) startPooling(ctx context.Context, reqs []PoolingRequest) ([]*request, error) {
+func (c *child) startPooling(ctx context.Context, reqs []llm.PoolingRequest) ([]*request, error) {
 	rs := make([]*request, len(reqs))
 	for i, q := range reqs {
 		rs[i] = &request{rules: rules{n: 1}, done: make(chan struct{}), more: make(chan struct{}, 1)}
@@ -186,9 +187,9 @@ func (c *child) holdings() []ledger.Holding {
 	return slices.Clone(c.held)
 }
 
-func (c *child) faultReports() []FaultReport {
+func (c *child) faultReports() []llm.FaultReport {
 	if !c.gone() {
-		if reports, err := ask[[]FaultReport](c, "faults", none{}); err == nil {
+		if reports, err := ask[[]llm.FaultReport](c, "faults", none{}); err == nil {
 			return reports
 		}
 	}

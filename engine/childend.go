@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/internal/proc"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // The budgets of a child core's shutdown when the context leaves room for all of them; else they
@@ -239,7 +240,7 @@ func (c *child) endByForce(ctx context.Context, grace time.Duration) error {
 	if c.succeeded() {
 		return nil // it was about to end by itself
 	}
-	return fmt.Errorf("%w: %s ended it, because it did not shut down by itself:\n%s%s", ErrKilled, how,
+	return fmt.Errorf("%w: %s ended it, because it did not shut down by itself:\n%s%s", llm.ErrKilled, how,
 		strings.TrimRight(c.shutdownReport().String(), "\n"), c.tail.quote())
 }
 

@@ -15,33 +15,34 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // However a core breaks in a step, everybody gets the cause at once, and Shutdown leaves nothing.
 func TestChildFaultsInSteps(t *testing.T) {
-	for _, point := range []FaultPoint{FaultForward, FaultSample, FaultOutput} {
-		for action, want := range map[FaultAction]string{
-			ActError: "injected fault at " + string(point) + ": planted", ActPanic: "planted",
-			ActOOM:  "out of device memory",
-			ActExit: "exited with code 1", ActKill: "was killed by SIGKILL",
+	for _, point := range []llm.FaultPoint{llm.FaultForward, llm.FaultSample, llm.FaultOutput} {
+		for action, want := range map[llm.FaultAction]string{
+			llm.ActError: "injected fault at " + string(point) + ": planted", llm.ActPanic: "planted",
+			llm.ActOOM:  "out of device memory",
+			llm.ActExit: "exited with code 1", llm.ActKill: "was killed by SIGKILL",
 		} {
 			t.Run(string(point)+"/"+string(action), func(t *testing.T) {
 				e := openTiny(t, Config{
 					Core:   ChildProcess,
-					Faults: []Fault{{Point: point, Action: action, After: 10, Text: "planted"}},
+					Faults: []llm.Fault{{Point: point, Action: action, After: 10, Text: "planted"}},
 				})
-				process := action == ActExit || action == ActKill
+				process := action == llm.ActExit || action == llm.ActKill
 				isDead := func(err error) {
 					t.Helper()
-					assert.ErrorIs(t, err, ErrEngineDead)
+					assert.ErrorIs(t, err, llm.ErrEngineDead)
 					assert.ErrorContains(t, err, want)
 					assert.Equal(t, 1, strings.Count(err.Error(), "engine: dead"), err)
-					assert.Equal(t, !process, errors.Is(err, ErrInjected))
-					assert.Equal(t, action == ActOOM, errors.Is(err, ErrOutOfMemory))
+					assert.Equal(t, !process, errors.Is(err, llm.ErrInjected))
+					assert.Equal(t, action == llm.ActOOM, errors.Is(err, llm.ErrOutOfMemory))
 					var p *PanicError
-					assert.Equal(t, action == ActPanic, errors.As(err, &p))
+					assert.Equal(t, action == llm.ActPanic, errors.As(err, &p))
 				}
 				req := Request{PromptTokenIDs: ids(5, 0), Sampling: SamplingParams{MaxTokens: 100, IgnoreEOS: true}}
 				var wg sync.WaitGroup
@@ -78,26 +79,26 @@ func TestChildFaultsInSteps(t *testing.T) {
 }
 
 func TestChildFaultsInShutdown(t *testing.T) {
-	for action, want := range map[FaultAction]string{
-		ActError: "engine: injected fault at shutdown", ActPanic: "engine: injected fault at shutdown",
-		ActHang: "release of the model runner",
-		ActExit: "exited with code 1", ActKill: "was killed by SIGKILL",
+	for action, want := range map[llm.FaultAction]string{
+		llm.ActError: "engine: injected fault at shutdown", llm.ActPanic: "engine: injected fault at shutdown",
+		llm.ActHang: "release of the model runner",
+		llm.ActExit: "exited with code 1", llm.ActKill: "was killed by SIGKILL",
 	} {
 		t.Run(string(action), func(t *testing.T) {
 			e, err := Open(t.Context(), Config{
 				Model: tinyLlama, Logger: quiet, Core: ChildProcess,
-				Faults: []Fault{{Point: FaultShutdown, Action: action}},
+				Faults: []llm.Fault{{Point: llm.FaultShutdown, Action: action}},
 			})
 			require.NoError(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			err = e.Shutdown(ctx)
 			assert.ErrorContains(t, err, want)
-			assert.Equal(t, action == ActHang, errors.Is(err, ErrKilled), "%v", err)
+			assert.Equal(t, action == llm.ActHang, errors.Is(err, llm.ErrKilled), "%v", err)
 			var late *ShutdownTimeoutError
 			assert.NotErrorAs(t, err, &late, "nothing goes on any more")
 			var leak *LeakError
-			assert.Equal(t, action != ActExit && action != ActKill && action != ActHang, errors.As(err, &leak), "%v",
+			assert.Equal(t, action != llm.ActExit && action != llm.ActKill && action != llm.ActHang, errors.As(err, &leak), "%v",
 				err)
 			assert.Empty(t, e.Holdings(), "whatever it says, its process is gone")
 			assert.Empty(t, children())
@@ -117,7 +118,7 @@ func TestChildThatHangsIsKilled(t *testing.T) {
 	_, err = e.Generate(ctx50(t), Request{PromptTokenIDs: ids(3, 0)})
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	err = e.Shutdown(ctx)
-	assert.ErrorIs(t, err, ErrKilled)
+	assert.ErrorIs(t, err, llm.ErrKilled)
 	assert.ErrorContains(t, err, "SIGKILL ended it")
 	assert.Equal(t, []string{"abort", "SIGTERM", "SIGKILL", "reap"}, names(e.ShutdownReport()))
 	assert.Equal(t, err, e.Shutdown(t.Context()))
@@ -152,7 +153,7 @@ func TestSignalsToTheCore(t *testing.T) {
 	require.Eventually(t, func() bool { return e.Stats().Running == 1 }, time.Minute, time.Millisecond)
 	require.NoError(t, syscall.Kill(e.PIDs()[0], syscall.SIGKILL))
 	err := <-got
-	assert.ErrorIs(t, err, ErrEngineDead)
+	assert.ErrorIs(t, err, llm.ErrEngineDead)
 	assert.ErrorContains(t, err, "was killed by SIGKILL")
 	assert.ErrorContains(t, err, "SIGTERM ignored", "the tail of the core's log")
 	s := e.Stats()
@@ -177,7 +178,7 @@ func TestChildThatEndedWasNotKilled(t *testing.T) {
 func TestSIGTERMShowsWhatHangs(t *testing.T) {
 	e, err := Open(t.Context(), Config{
 		Model: tinyLlama, Logger: quiet, Core: ChildProcess,
-		Faults: []Fault{{Point: FaultShutdown, Action: ActHang}},
+		Faults: []llm.Fault{{Point: llm.FaultShutdown, Action: llm.ActHang}},
 	})
 	require.NoError(t, err)
 	pid, got := e.PIDs()[0], make(chan error)
@@ -206,7 +207,7 @@ func TestChildDiesWithItsParent(t *testing.T) {
 	if os.Getenv("ENGINE_TEST_PARENT") != "" {
 		cfg := Config{Model: tinyLlama, Core: ChildProcess}
 		if os.Getenv("ENGINE_TEST_PARENT") == "loading" {
-			cfg.Faults = []Fault{{Point: FaultLoad, Action: ActHang}}
+			cfg.Faults = []llm.Fault{{Point: llm.FaultLoad, Action: llm.ActHang}}
 			time.AfterFunc(100*time.Millisecond, func() { fmt.Println("child", corePID()) })
 		}
 		e, err := Open(t.Context(), cfg)

@@ -8,14 +8,17 @@ import (
 	"io/fs"
 	"syscall"
 	"time"
+
+	"github.com/enginetest/enginetest/llm"
 )
 
 // crossing are the errors that are themselves on both sides of the link.
 var crossing = []error{
-	ErrEngineDead, ErrStopped, ErrDraining, ErrSleeping, ErrBlocksInUse, ErrPromptTooBig, ErrOutOfMemory,
-	ErrNoTokenizer, ErrInjected, ErrKilled, ErrCUDALost,
+	llm.ErrEngineDead, llm.ErrStopped, llm.ErrDraining, llm.ErrSleeping, llm.ErrBlocksInUse,
+	llm.ErrPromptTooBig, llm.ErrOutOfMemory,
+	llm.ErrNoTokenizer, llm.ErrInjected, llm.ErrKilled, ErrCUDALost,
 	context.Canceled, context.DeadlineExceeded, fs.ErrNotExist, fs.ErrPermission, fs.ErrInvalid, io.ErrUnexpectedEOF,
-	errors.ErrUnsupported, ErrUnsupported,
+	errors.ErrUnsupported, llm.ErrUnsupported,
 }
 
 // wireError is an error as it crosses: its text, and everything in it that errors.Is and errors.As
@@ -24,9 +27,9 @@ type wireError struct {
 	Text       string
 	Crossing   []int // indices of crossing
 	Param      *wireParam
-	Limit      *LimitError
-	Task       *TaskError
-	Grammar    *GrammarError
+	Limit      *llm.LimitError
+	Task       *llm.TaskError
+	Grammar    *llm.GrammarError
 	Checkpoint *wireCheckpoint
 	Panic      *wirePanic
 	Leak       *LeakError
@@ -70,7 +73,7 @@ func pack(err error) *wireError {
 		}
 	}
 	var (
-		param *ParamError
+		param *llm.ParamError
 		ckpt  *CheckpointError
 		panik *PanicError
 		late  *ShutdownTimeoutError
@@ -160,7 +163,7 @@ func (w *wireError) unpack() error {
 }
 
 // packParam keeps the value's type when it is one that parameters have, else its text.
-func packParam(p *ParamError) *wireParam {
+func packParam(p *llm.ParamError) *wireParam {
 	w := &wireParam{Field: p.Field, Bound: p.Bound}
 	switch v := p.Value.(type) {
 	case int:
@@ -177,8 +180,8 @@ func packParam(p *ParamError) *wireParam {
 	return w
 }
 
-func (w *wireParam) unpack() *ParamError {
-	p := &ParamError{Field: w.Field, Bound: w.Bound, Value: w.Text}
+func (w *wireParam) unpack() *llm.ParamError {
+	p := &llm.ParamError{Field: w.Field, Bound: w.Bound, Value: w.Text}
 	switch w.Kind {
 	case "int":
 		p.Value = int(w.Int)

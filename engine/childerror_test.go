@@ -17,6 +17,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/wire"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -37,7 +38,7 @@ func TestErrorsCross(t *testing.T) {
 		got := across(t, fmt.Errorf("a: %w: b", known))
 		assert.ErrorIs(t, got, known)
 		assert.EqualError(t, got, fmt.Sprintf("a: %v: b", known))
-		assert.Equal(t, errors.Is(known, ErrStopped), errors.Is(got, ErrStopped))
+		assert.Equal(t, errors.Is(known, llm.ErrStopped), errors.Is(got, llm.ErrStopped))
 	}
 	for _, want := range []error{
 		paramError("TopK", -3, "≥ 0"),
@@ -52,8 +53,8 @@ func TestErrorsCross(t *testing.T) {
 			Stack: []string{"f"},
 		}}},
 		&ShutdownTimeoutError{Phase: "a step", Running: time.Second},
-		&GrammarError{Kind: "choice", Where: "/0", What: "w"},
-		&TaskError{Verb: "embed", Task: TaskGenerate, Model: "m", Advice: "a"},
+		&llm.GrammarError{Kind: "choice", Where: "/0", What: "w"},
+		&llm.TaskError{Verb: "embed", Task: llm.TaskGenerate, Model: "m", Advice: "a"},
 		startTimeoutError{time.Minute},
 	} {
 		got := across(t, fmt.Errorf("around: %w", want))
@@ -65,13 +66,13 @@ func TestErrorsCross(t *testing.T) {
 	deep := across(t, errors.Join(&CheckpointError{
 		File: "f",
 		Err:  &fs.PathError{Op: "open", Path: "f", Err: syscall.ENOENT},
-	}, paramError("a", 1, "b"), ErrInjected))
+	}, paramError("a", 1, "b"), llm.ErrInjected))
 	var c *CheckpointError
-	var p *ParamError
+	var p *llm.ParamError
 	var n syscall.Errno
 	assert.True(t, errors.As(deep, &c) && errors.As(deep, &p) && errors.As(deep, &n))
 	assert.ErrorIs(t, c.Err, fs.ErrNotExist)
-	assert.ErrorIs(t, deep, ErrInjected)
+	assert.ErrorIs(t, deep, llm.ErrInjected)
 	assert.Equal(t, syscall.ENOENT, n)
 }
 

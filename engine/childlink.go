@@ -7,6 +7,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/wire"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // What goes over the link between an engine and its core in a child process. Commands go down;
@@ -26,10 +27,10 @@ type event struct {
 	Stats   Stats
 	Updates []update
 	Replies []reply
-	Faults  []FaultReport // after one struck: some strike the process itself
-	Failed  *wireError    // what the engine has failed of; in every message from then on
-	Done    bool          // and has ended all requests, but for those that hang
-	Closing bool          // the shutdown has begun: the end of the process is no surprise from now on
+	Faults  []llm.FaultReport // after one struck: some strike the process itself
+	Failed  *wireError        // what the engine has failed of; in every message from then on
+	Done    bool              // and has ended all requests, but for those that hang
+	Closing bool              // the shutdown has begun: the end of the process is no surprise from now on
 }
 
 // reply answers a command.
@@ -42,7 +43,7 @@ type reply struct {
 // update is what a step did to a request.
 type update struct {
 	Handle uint64 // the parent's number for the request
-	Deltas []Delta
+	Deltas []llm.Delta
 	Over   bool
 	Out    *Output   // the whole output, once over; not of a streamed request
 	Data   []float32 // of a request that pools
@@ -54,20 +55,20 @@ type (
 		First    uint64 // handle of the first request; the others follow
 		Stream   bool
 		Requests []Request
-		Pooling  []PoolingRequest // in place of Requests
+		Pooling  []llm.PoolingRequest // in place of Requests
 	}
 	// opened is what a core says when it has loaded.
 	opened struct {
 		Config Config
 		EOS    []int32
-		Info   PoolingInfo
+		Info   llm.PoolingInfo
 		Stats  Stats
 		Unused []string // tensors of the checkpoint
 	}
 	// closed is what a core says when it has shut down.
 	closed struct {
-		Report ShutdownReport
-		Faults []FaultReport
+		Report llm.ShutdownReport
+		Faults []llm.FaultReport
 		Stats  Stats
 		Failed *wireError
 		Err    *wireError // of the shutdown itself
@@ -130,7 +131,7 @@ var methods = map[string]func(context.Context, *coreServer, []byte) ([]byte, err
 	"holdings": method(func(s *coreServer, _ context.Context, _ none) ([]ledger.Holding, error) {
 		return s.engine().holdings(), nil
 	}),
-	"faults": method(func(s *coreServer, _ context.Context, _ none) ([]FaultReport, error) {
+	"faults": method(func(s *coreServer, _ context.Context, _ none) ([]llm.FaultReport, error) {
 		return s.engine().faultReports(), nil
 	}),
 	"drain": method(func(s *coreServer, ctx context.Context, _ none) (none, error) {

@@ -17,38 +17,39 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/cuda/cudatest"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // A fault in Open crosses as it is, and nothing is left.
 func TestChildFaultsInOpen(t *testing.T) {
-	for _, point := range []FaultPoint{FaultLoad, FaultAllocate, FaultProfile} {
-		for action, want := range map[FaultAction]string{
-			ActError: "engine: injected fault at " + string(point) + ": planted", ActPanic: "planted",
-			ActOOM:  "engine: out of device memory",
-			ActHang: "Config.StartTimeout (300ms)", ActExit: "exited with code 1", ActKill: "was killed by SIGKILL",
+	for _, point := range []llm.FaultPoint{llm.FaultLoad, llm.FaultAllocate, llm.FaultProfile} {
+		for action, want := range map[llm.FaultAction]string{
+			llm.ActError: "engine: injected fault at " + string(point) + ": planted", llm.ActPanic: "planted",
+			llm.ActOOM:  "engine: out of device memory",
+			llm.ActHang: "Config.StartTimeout (300ms)", llm.ActExit: "exited with code 1", llm.ActKill: "was killed by SIGKILL",
 		} {
 			t.Run(string(point)+"/"+string(action), func(t *testing.T) {
 				cfg := Config{
 					Model: tinyLlama, Logger: quiet, Core: ChildProcess,
-					Faults: []Fault{{Point: point, Action: action, Text: "planted"}},
+					Faults: []llm.Fault{{Point: point, Action: action, Text: "planted"}},
 				}
-				if action == ActHang {
+				if action == llm.ActHang {
 					cfg.StartTimeout = 300 * time.Millisecond
 				}
 				files := fds(t)
 				_, err := Open(t.Context(), cfg)
 				assert.ErrorContains(t, err, "opening "+tinyLlama)
 				assert.ErrorContains(t, err, want)
-				assert.Equal(t, action == ActOOM, errors.Is(err, ErrOutOfMemory))
-				assert.Equal(t, action == ActHang, errors.Is(err, context.DeadlineExceeded))
-				assert.Equal(t, action == ActExit || action == ActKill, errors.Is(err, ErrEngineDead), "%v", err)
+				assert.Equal(t, action == llm.ActOOM, errors.Is(err, llm.ErrOutOfMemory))
+				assert.Equal(t, action == llm.ActHang, errors.Is(err, context.DeadlineExceeded))
+				assert.Equal(t, action == llm.ActExit || action == llm.ActKill, errors.Is(err, llm.ErrEngineDead), "%v", err)
 				var p *PanicError
 				if errors.As(err, &p) {
 					assert.Contains(t, p.Stack, "inject.go")
 				}
-				assert.Equal(t, action == ActPanic, p != nil)
+				assert.Equal(t, action == llm.ActPanic, p != nil)
 				assert.LessOrEqual(t, fds(t), files)
 			})
 		}
@@ -64,14 +65,14 @@ func TestChildOpenErrors(t *testing.T) {
 	assert.Equal(t, here.Error(), err.Error())
 
 	_, err = Open(t.Context(), Config{Model: tinyLlama, Core: ChildProcess, MaxModelLen: 5000})
-	var p *ParamError
+	var p *llm.ParamError
 	require.ErrorAs(t, err, &p)
-	assert.Equal(t, &ParamError{
+	assert.Equal(t, &llm.ParamError{
 		Field: "MaxModelLen", Value: 5000,
 		Bound: "at most 1024, the checkpoint's max_position_embeddings",
 	}, p)
 	_, err = Open(t.Context(), Config{Model: tinyLlama, Core: ChildProcess, KVCacheBytes: 1})
-	assert.ErrorIs(t, err, ErrOutOfMemory)
+	assert.ErrorIs(t, err, llm.ErrOutOfMemory)
 	_, err = Open(t.Context(), Config{Model: tinyLlama, Core: 7})
 	assert.EqualError(t, err, "engine: Core is Core(7), must be InProcess or ChildProcess")
 
@@ -79,7 +80,7 @@ func TestChildOpenErrors(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, cancel)
 	_, err = Open(ctx, Config{
 		Model: tinyLlama, Core: ChildProcess,
-		Faults: []Fault{{Point: FaultLoad, Action: ActHang}},
+		Faults: []llm.Fault{{Point: llm.FaultLoad, Action: llm.ActHang}},
 	})
 	assert.ErrorIs(t, err, context.Canceled)
 	_, err = Open(ctx, Config{Model: tinyLlama, Core: ChildProcess})
@@ -101,7 +102,7 @@ func TestSilentChildNamesTheOption(t *testing.T) {
 	}()
 	_, err := Open(t.Context(), Config{
 		Model: tinyLlama, Core: ChildProcess, StartTimeout: 500 * time.Millisecond,
-		Faults: []Fault{{Point: FaultLoad, Action: ActHang}},
+		Faults: []llm.Fault{{Point: llm.FaultLoad, Action: llm.ActHang}},
 	})
 	<-done
 	assert.ErrorIs(t, err, context.DeadlineExceeded)

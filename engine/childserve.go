@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/enginetest/enginetest/engine/internal/wire"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // coreServer is a core in the process that was started for it, as its parent sees it.
@@ -189,7 +190,7 @@ func (s *coreServer) open(ctx context.Context, cfg Config) (opened, error) {
 		// Not flush: a message wakes the parent on this processor, and the step would wait. The
 		// sender has its turn as callers in process have.
 		c.loop.published = s.notify
-		c.faults.announce = func(reports []FaultReport) {
+		c.faults.announce = func(reports []llm.FaultReport) {
 			s.tell(func(n *event) { n.Faults = reports })
 			s.flush() // now: the fault may be the end of this process
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/enginetest/enginetest/llm"
 )
 
 // Core says in which process an engine loads its model and computes.
@@ -47,7 +49,7 @@ type Config struct {
 
 	// Task is what the model is for: TaskGenerate, TaskEmbed or TaskClassify; "" is what the
 	// checkpoint says. A model that generates can be opened to embed.
-	Task Task
+	Task llm.Task
 	// Pooling is the hidden state that is an embedding: PoolingLast, PoolingMean, PoolingCLS or
 	// PoolingPooler; "" is what the files of sentence-transformers say, else the last of a causal
 	// model and the first of an encoder.
@@ -82,8 +84,8 @@ type Config struct {
 	// still hangs; 0 is no bound.
 	StartTimeout, StepTimeout time.Duration
 
-	Seed         int64   // of requests that have none
-	RecordStacks bool    // the ledger keeps the stack of every allocation (about 1 µs each)
-	Faults       []Fault // to inject; see fixtures/fault
+	Seed         int64       // of requests that have none
+	RecordStacks bool        // the ledger keeps the stack of every allocation (about 1 µs each)
+	Faults       []llm.Fault // to inject; see fixtures/fault
 	Logger       *slog.Logger
 }

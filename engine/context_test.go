@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // A nil context is its caller's mistake: the engine serves the others on.
@@ -34,7 +35,7 @@ func TestNilContext(t *testing.T) {
 			"Drain":            func() error { return e.Drain(none) },
 			"Shutdown":         func() error { return e.Shutdown(none) },
 		} {
-			var bad *ParamError
+			var bad *llm.ParamError
 			require.ErrorAs(t, call(), &bad, "%s, %s", name, core)
 			assert.Equal(t, "ctx", bad.Field)
 		}

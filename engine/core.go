@@ -8,6 +8,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/engines"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // core is an engine without its handle: what its parts own, and the goroutine that runs the steps.
@@ -67,10 +68,10 @@ func (c *core) run() {
 	c.release()
 }
 
-func (c *core) config() Config              { return c.cfg }
-func (c *core) holdings() []ledger.Holding  { return c.ledger.Holdings() }
-func (c *core) faultReports() []FaultReport { return c.faults.report() }
-func (c *core) pids() []int                 { return nil }
+func (c *core) config() Config                  { return c.cfg }
+func (c *core) holdings() []ledger.Holding      { return c.ledger.Holdings() }
+func (c *core) faultReports() []llm.FaultReport { return c.faults.report() }
+func (c *core) pids() []int                     { return nil }
 
 func (c *core) counters() Stats {
 	c.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"github.com/enginetest/enginetest/cuda/cudatest"
 	"github.com/enginetest/enginetest/forkproc"
 	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -106,7 +107,7 @@ func cudaLost(t *testing.T, what string, next func(e *Engine) error) {
 	t.Log(err)
 	isLost := func(err error) {
 		t.Helper()
-		assert.ErrorIs(t, err, ErrEngineDead)
+		assert.ErrorIs(t, err, llm.ErrEngineDead)
 		assert.ErrorIs(t, err, ErrCUDALost)
 		assert.ErrorIs(t, err, cuda.ErrIllegalAddress)
 		assert.ErrorContains(t, err, "only a new process can use it; with Config.Core ChildProcess")
@@ -138,7 +139,7 @@ func TestCUDALostInChild(t *testing.T) {
 		Sampling:       SamplingParams{MaxTokens: 50, IgnoreEOS: true},
 	})
 	t.Log(err)
-	assert.ErrorIs(t, err, ErrEngineDead)
+	assert.ErrorIs(t, err, llm.ErrEngineDead)
 	assert.ErrorIs(t, err, ErrCUDALost)
 	assert.ErrorContains(t, err, "CUDA_ERROR_ILLEGAL_ADDRESS (700)")
 	require.NoError(t, e.Shutdown(t.Context()))

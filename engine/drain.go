@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"runtime"
 	"time"
+
+	"github.com/enginetest/enginetest/llm"
 )
 
-// Drain refuses new work with [ErrDraining] and lets the live requests finish. When ctx ends first,
-// the engine aborts what is left: their outputs are what they have, their callers get [ErrStopped].
-// Drain does not wait for a step that is in their way.
+// Drain refuses new work with [llm.ErrDraining] and lets the live requests finish. When ctx ends
+// first, the engine aborts what is left: their outputs are what they have, their callers get
+// [llm.ErrStopped]. Drain does not wait for a step that is in their way.
 //
 // The engine stays in Draining until Shutdown, which ends a drain at once. Every call takes part in
 // the same drain and gets its result: nil when all requests finished, else how many did not, and
@@ -74,7 +76,7 @@ func (d *drainer) cut(cause error) {
 		time.Since(one.began).Round(time.Millisecond), cause))
 	d.box.post(func() {
 		for _, r := range live {
-			d.out.end(r, FinishAbort, fmt.Errorf("%w: the drain ended before request %s did", ErrStopped, r.id))
+			d.out.end(r, llm.FinishAbort, fmt.Errorf("%w: the drain ended before request %s did", llm.ErrStopped, r.id))
 		}
 	})
 }

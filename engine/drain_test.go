@@ -8,6 +8,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -32,7 +33,7 @@ func running(t *testing.T, e *Engine, n, tokens int) func() ([]Output, []error) 
 	return func() ([]Output, []error) { wg.Wait(); return outs, errs }
 }
 
-func names(r ShutdownReport) (out []string) {
+func names(r llm.ShutdownReport) (out []string) {
 	for _, p := range r.Phases {
 		out = append(out, p.Name)
 	}
@@ -48,9 +49,9 @@ func TestDrainLetsRequestsFinish(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return e.State() == Draining }, time.Minute, 100*time.Microsecond)
 	_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(5, 0)})
-	assert.ErrorIs(t, err, ErrDraining)
-	assert.ErrorIs(t, err, ErrStopped)
-	assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), ErrDraining)
+	assert.ErrorIs(t, err, llm.ErrDraining)
+	assert.ErrorIs(t, err, llm.ErrStopped)
+	assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), llm.ErrDraining)
 	assert.NoError(t, e.Err(), "it still works")
 	wg.Wait()
 	outs, errs := results()
@@ -76,8 +77,8 @@ func TestDrainDeadlineAbortsTheRest(t *testing.T) {
 	assert.Equal(t, err, e.Drain(t.Context()), "one drain, one result")
 	outs, errs := results() // the engine has ended them, no one has called Shutdown
 	for i := range outs {
-		assert.ErrorIs(t, errs[i], ErrStopped)
-		assert.Equal(t, FinishAbort, outs[i].Completions[0].FinishReason)
+		assert.ErrorIs(t, errs[i], llm.ErrStopped)
+		assert.Equal(t, llm.FinishAbort, outs[i].Completions[0].FinishReason)
 		assert.NotEmpty(t, outs[i].Completions[0].TokenIDs)
 	}
 	require.Eventually(t, func() bool { return e.Stats().KVBlocksUsed == 0 }, time.Minute, time.Millisecond)
@@ -89,8 +90,8 @@ func TestDrainIsEndedBy(t *testing.T) {
 		end  func(e *Engine, broken chan struct{})
 		want error
 	}{
-		{"Shutdown", func(e *Engine, _ chan struct{}) { _ = e.Shutdown(context.Background()) }, ErrStopped},
-		{"a failure", func(_ *Engine, broken chan struct{}) { close(broken) }, ErrEngineDead},
+		{"Shutdown", func(e *Engine, _ chan struct{}) { _ = e.Shutdown(context.Background()) }, llm.ErrStopped},
+		{"a failure", func(_ *Engine, broken chan struct{}) { close(broken) }, llm.ErrEngineDead},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			broken := make(chan struct{})
@@ -119,7 +120,7 @@ func TestDrainIsEndedBy(t *testing.T) {
 func TestDrainOfAnEngineThatCannot(t *testing.T) {
 	e := openFake(t, Config{Model: "fake"}, &fakerunner.Runner{}, false)
 	require.NoError(t, e.Shutdown(t.Context()))
-	assert.ErrorIs(t, e.Drain(t.Context()), ErrStopped)
+	assert.ErrorIs(t, e.Drain(t.Context()), llm.ErrStopped)
 }
 
 // The watchdog tells every caller while the step still hangs; when it comes back, its results are
@@ -135,7 +136,7 @@ func TestWatchdog(t *testing.T) {
 	e := openFake(t, Config{Model: "fake", Logger: quiet, StepTimeout: 30 * time.Millisecond}, r, false)
 	isDead := func(err error) {
 		t.Helper()
-		assert.ErrorIs(t, err, ErrEngineDead)
+		assert.ErrorIs(t, err, llm.ErrEngineDead)
 		assert.ErrorContains(t, err, "step 2 hangs: a forward pass has been running for ")
 		assert.ErrorContains(t, err, "Config.StepTimeout is 30ms")
 	}
@@ -152,7 +153,7 @@ func TestWatchdog(t *testing.T) {
 	if len(outs) == 1 { // it was started before the watchdog fired
 		assert.Equal(t, Output{
 			RequestID: "x", PromptTokenIDs: ids(4, 0),
-			Completions: []Completion{{FinishReason: FinishError}},
+			Completions: []llm.Completion{{FinishReason: llm.FinishError}},
 		}, outs[0])
 	}
 	isDead(<-streamed)
@@ -178,7 +179,7 @@ func TestWatchdogIsSilent(t *testing.T) {
 func TestStartTimeoutNamesItself(t *testing.T) {
 	_, err := Open(t.Context(), Config{
 		Model: tinyLlama, Device: "cpu", StartTimeout: 20 * time.Millisecond,
-		Faults: []Fault{{Point: FaultProfile, Action: ActHang}},
+		Faults: []llm.Fault{{Point: llm.FaultProfile, Action: llm.ActHang}},
 	})
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err,

@@ -39,6 +39,7 @@ import (
 
 	"github.com/enginetest/enginetest/internal/engines"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // Engine serves one model. Its methods are safe for concurrent use. Shut it down when done: one
@@ -52,8 +53,8 @@ type Engine struct {
 // Open loads a model and starts an engine. The context is for the loading only: when it ends, Open
 // gives up and releases what it has.
 //
-// Errors: [*ParamError], [ErrOutOfMemory] with the numbers, [*CheckpointError], the context's, or
-// [ErrEngineDead] when a child core died of it.
+// Errors: [*llm.ParamError], [llm.ErrOutOfMemory] with the numbers, [*CheckpointError], the
+// context's, or [llm.ErrEngineDead] when a child core died of it.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := checkContext(ctx); err != nil {
 		return nil, err
@@ -131,14 +132,14 @@ func (e *Engine) Stats() Stats { return e.b.counters() }
 func (e *Engine) Holdings() []ledger.Holding { return e.b.holdings() }
 
 // Faults says which of Config.Faults struck.
-func (e *Engine) Faults() []FaultReport { return e.b.faultReports() }
+func (e *Engine) Faults() []llm.FaultReport { return e.b.faultReports() }
 
 // Done is closed when the engine takes no more work for good: it has failed, or it was shut down.
 // Err says which.
 func (e *Engine) Done() <-chan struct{} { return e.b.over() }
 
-// Err is nil while the engine lives, [ErrEngineDead] with the cause when it failed, and else
-// [ErrStopped].
+// Err is nil while the engine lives, [llm.ErrEngineDead] with the cause when it failed, and else
+// [llm.ErrStopped].
 func (e *Engine) Err() error { return e.b.err() }
 
 // Parts lists what no one may reach after Shutdown, by name, for checks that hold them weakly.
@@ -150,18 +151,19 @@ func (e *Engine) Parts() map[string]any { return e.b.parts() }
 func (e *Engine) PIDs() []int { return e.b.pids() }
 
 // Encode turns text into token ids, with the special tokens that the tokenizer puts around a
-// prompt. Errors: [ErrNoTokenizer], [ErrStopped].
+// prompt. Errors: [llm.ErrNoTokenizer], [llm.ErrStopped].
 func (e *Engine) Encode(text string) ([]int32, error) { return e.b.encode(text) }
 
-// Decode turns token ids into text, without special tokens. Errors: [ErrNoTokenizer], [ErrStopped].
+// Decode turns token ids into text, without special tokens. Errors: [llm.ErrNoTokenizer],
+// [llm.ErrStopped].
 func (e *Engine) Decode(ids []int32) (string, error) { return e.b.decode(ids) }
 
 // Abort ends the live request with this ID: its output is what it has so far, with FinishAbort. It
 // reports whether there was such a request.
 func (e *Engine) Abort(id string) bool { return e.b.abortID(id) }
 
-// ResetPrefixCache forgets all cached prompts. [ErrBlocksInUse], with the number, when sequences
-// still use some.
+// ResetPrefixCache forgets all cached prompts. [llm.ErrBlocksInUse], with the number, when
+// sequences still use some.
 func (e *Engine) ResetPrefixCache(ctx context.Context) error {
 	defer runtime.KeepAlive(e)
 	if err := checkContext(ctx); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -86,7 +87,7 @@ func ids(n, first int) []int32 {
 func ptr[T any](v T) *T { return &v }
 
 // one runs one request of token ids.
-func one(tb testing.TB, e *Engine, prompt []int32, p SamplingParams) Completion {
+func one(tb testing.TB, e *Engine, prompt []int32, p SamplingParams) llm.Completion {
 	tb.Helper()
 	outs, err := e.Generate(tb.Context(), Request{PromptTokenIDs: prompt, Sampling: p})
 	require.NoError(tb, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/checkpoint"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // ErrCUDALost is in the cause of an engine's death, and in what Open says afterwards, when a fault
@@ -19,8 +20,8 @@ import (
 var ErrCUDALost = errors.New("engine: CUDA is lost, on all devices, to the process that computed: only a new process can use it; " +
 	"with Config.Core ChildProcess that is the core's alone, and another engine can be opened")
 
-func paramError(field string, value any, bound string) *ParamError {
-	return &ParamError{Field: field, Value: value, Bound: bound}
+func paramError(field string, value any, bound string) *llm.ParamError {
+	return &llm.ParamError{Field: field, Value: value, Bound: bound}
 }
 
 // PanicError is a panic inside the engine. It unwraps to the panic's value when that is an error.
@@ -92,8 +93,8 @@ func public(err error) error {
 		err = fmt.Errorf("%w: %w", ErrCUDALost, err)
 	}
 	var oom *cpu.OutOfMemory
-	if (errors.As(err, &oom) || errors.Is(err, cuda.ErrOutOfMemory)) && !errors.Is(err, ErrOutOfMemory) {
-		return fmt.Errorf("%w: %w", ErrOutOfMemory, err)
+	if (errors.As(err, &oom) || errors.Is(err, cuda.ErrOutOfMemory)) && !errors.Is(err, llm.ErrOutOfMemory) {
+		return fmt.Errorf("%w: %w", llm.ErrOutOfMemory, err)
 	}
 	return err
 }
@@ -106,4 +107,4 @@ func fatal(err error) bool {
 }
 
 // dead is the error of every request to an engine that failed of cause.
-func dead(cause error) error { return fmt.Errorf("%w: %w", ErrEngineDead, cause) }
+func dead(cause error) error { return fmt.Errorf("%w: %w", llm.ErrEngineDead, cause) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 )
 
 const model = "internal/modelrunner/testdata/tiny-llama"
@@ -56,7 +57,7 @@ func ExampleEngine_Stream() {
 // A bad parameter names its field and its bound.
 func ExampleParamError() {
 	_, err := engine.Open(context.Background(), engine.Config{Model: model, MemoryUtilization: 1.5})
-	var p *engine.ParamError
+	var p *llm.ParamError
 	fmt.Println(errors.As(err, &p), p.Field)
 	fmt.Println(err)
 	// Output:

@@ -12,29 +12,30 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // A fault while the engine opens: a typed error, and nothing is left.
 func TestFaultsInOpen(t *testing.T) {
-	for _, point := range []FaultPoint{FaultLoad, FaultAllocate, FaultProfile} {
-		for _, action := range []FaultAction{ActError, ActPanic, ActOOM} {
+	for _, point := range []llm.FaultPoint{llm.FaultLoad, llm.FaultAllocate, llm.FaultProfile} {
+		for _, action := range []llm.FaultAction{llm.ActError, llm.ActPanic, llm.ActOOM} {
 			for after := range 4 { // of the allocations: weights, rope, workspace, kv_cache
-				if after > 0 && point != FaultAllocate {
+				if after > 0 && point != llm.FaultAllocate {
 					continue
 				}
 				t.Run(string(point)+"/"+string(action), func(t *testing.T) {
 					var c *core
 					_, err := open(t.Context(), Config{
 						Model: tinyLlama, Logger: quiet,
-						Faults: []Fault{{Point: point, Action: action, After: after, Text: "planted"}},
+						Faults: []llm.Fault{{Point: point, Action: action, After: after, Text: "planted"}},
 					}, func(x *core) (model, error) { c = x; return loadCheckpoint(x) })
-					assert.ErrorIs(t, err, ErrInjected)
+					assert.ErrorIs(t, err, llm.ErrInjected)
 					assert.ErrorContains(t, err, "engine: injected fault at "+string(point)+": planted")
-					assert.Equal(t, action == ActOOM, errors.Is(err, ErrOutOfMemory))
+					assert.Equal(t, action == llm.ActOOM, errors.Is(err, llm.ErrOutOfMemory))
 					var p *PanicError
-					assert.Equal(t, action == ActPanic, errors.As(err, &p))
+					assert.Equal(t, action == llm.ActPanic, errors.As(err, &p))
 					var leak *LeakError
 					assert.NotErrorAs(t, err, &leak)
 					assert.Empty(t, c.ledger.Holdings())
@@ -49,17 +50,17 @@ func TestFaultsInOpen(t *testing.T) {
 // A fault in a step: all requests of now and later get the cause, and the engine still gives
 // everything back.
 func TestFaultsInSteps(t *testing.T) {
-	for _, point := range []FaultPoint{FaultForward, FaultSample, FaultOutput} {
-		for _, action := range []FaultAction{ActError, ActPanic, ActOOM} {
+	for _, point := range []llm.FaultPoint{llm.FaultForward, llm.FaultSample, llm.FaultOutput} {
+		for _, action := range []llm.FaultAction{llm.ActError, llm.ActPanic, llm.ActOOM} {
 			t.Run(string(point)+"/"+string(action), func(t *testing.T) {
-				e := openTiny(t, Config{Faults: []Fault{{Point: point, Action: action, After: 10, Text: "planted"}}})
+				e := openTiny(t, Config{Faults: []llm.Fault{{Point: point, Action: action, After: 10, Text: "planted"}}})
 				isDead := func(err error) {
-					assert.ErrorIs(t, err, ErrEngineDead)
-					assert.ErrorIs(t, err, ErrInjected)
+					assert.ErrorIs(t, err, llm.ErrEngineDead)
+					assert.ErrorIs(t, err, llm.ErrInjected)
 					assert.ErrorContains(t, err, "planted")
-					assert.Equal(t, action == ActOOM, errors.Is(err, ErrOutOfMemory))
+					assert.Equal(t, action == llm.ActOOM, errors.Is(err, llm.ErrOutOfMemory))
 					var p *PanicError
-					if assert.Equal(t, action == ActPanic, errors.As(err, &p)) && p != nil {
+					if assert.Equal(t, action == llm.ActPanic, errors.As(err, &p)) && p != nil {
 						assert.Contains(t, p.Stack, "inject.go")
 					}
 				}
@@ -73,7 +74,7 @@ func TestFaultsInSteps(t *testing.T) {
 							})
 						isDead(err)
 						if len(outs) == 1 { // it was started before the fault struck
-							assert.Equal(t, FinishError, outs[0].Completions[0].FinishReason)
+							assert.Equal(t, llm.FinishError, outs[0].Completions[0].FinishReason)
 						}
 					})
 				}
@@ -91,7 +92,7 @@ func TestFaultsInSteps(t *testing.T) {
 				isDead(err)
 				isDead(e.ResetPrefixCache(t.Context()))
 				assert.NotEmpty(t, e.Holdings(), "a failed engine keeps its memory until it is shut down")
-				assert.Equal(t, []FaultReport{{Fault: e.Config().Faults[0], Passes: e.Faults()[0].Passes, Fired: 1}},
+				assert.Equal(t, []llm.FaultReport{{Fault: e.Config().Faults[0], Passes: e.Faults()[0].Passes, Fired: 1}},
 					e.Faults())
 				require.NoError(t, e.Shutdown(t.Context()))
 				isDead(e.Err())
@@ -102,9 +103,9 @@ func TestFaultsInSteps(t *testing.T) {
 }
 
 func TestHungStepEndsWithShutdown(t *testing.T) {
-	for _, point := range []FaultPoint{FaultForward, FaultSample, FaultOutput} {
+	for _, point := range []llm.FaultPoint{llm.FaultForward, llm.FaultSample, llm.FaultOutput} {
 		t.Run(string(point), func(t *testing.T) {
-			e := openTiny(t, Config{Faults: []Fault{{Point: point, Action: ActHang, After: 2}}})
+			e := openTiny(t, Config{Faults: []llm.Fault{{Point: point, Action: llm.ActHang, After: 2}}})
 			got := make(chan error)
 			go func() {
 				_, err := e.Generate(context.Background(),
@@ -117,26 +118,26 @@ func TestHungStepEndsWithShutdown(t *testing.T) {
 			_, err := e.Generate(ctx, Request{PromptTokenIDs: ids(5, 0)})
 			assert.ErrorIs(t, err, context.DeadlineExceeded, "a caller's context works although the engine hangs")
 			require.NoError(t, e.Shutdown(t.Context()))
-			assert.ErrorIs(t, <-got, ErrStopped)
-			assert.ErrorIs(t, e.Err(), ErrStopped)
+			assert.ErrorIs(t, <-got, llm.ErrStopped)
+			assert.ErrorIs(t, e.Err(), llm.ErrStopped)
 		})
 	}
 }
 
 // A release step that fails leaves its memory, which is named; all others run.
 func TestFaultsInShutdown(t *testing.T) {
-	for _, action := range []FaultAction{ActError, ActPanic, ActHang} {
+	for _, action := range []llm.FaultAction{llm.ActError, llm.ActPanic, llm.ActHang} {
 		t.Run(string(action), func(t *testing.T) {
 			e, err := Open(t.Context(), Config{
 				Model: tinyLlama, Device: "cpu", Logger: quiet, RecordStacks: true,
-				Faults: []Fault{{Point: FaultShutdown, Action: action}},
+				Faults: []llm.Fault{{Point: llm.FaultShutdown, Action: action}},
 			})
 			require.NoError(t, err)
 			runner := e.b.(*core).loop.runner
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			err = e.Shutdown(ctx)
-			if action == ActHang {
+			if action == llm.ActHang {
 				assert.ErrorIs(t, err, context.DeadlineExceeded)
 			}
 			err = e.Shutdown(t.Context())
@@ -159,13 +160,13 @@ func TestFaultsThatEndTheProcess(t *testing.T) {
 	if action := os.Getenv("ENGINE_TEST_ACTION"); action != "" {
 		e, err := Open(t.Context(), Config{
 			Model:  tinyLlama,
-			Faults: []Fault{{Point: FaultForward, Action: FaultAction(action), After: 1}},
+			Faults: []llm.Fault{{Point: llm.FaultForward, Action: llm.FaultAction(action), After: 1}},
 		})
 		require.NoError(t, err)
 		one(t, e, ids(3, 0), SamplingParams{})
 		t.Fatal("the process should be gone")
 	}
-	for action, want := range map[FaultAction]string{ActExit: "exit status 1", ActKill: "signal: killed"} {
+	for action, want := range map[llm.FaultAction]string{llm.ActExit: "exit status 1", llm.ActKill: "signal: killed"} {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestFaultsThatEndTheProcess$")
 		cmd.Env = append(os.Environ(), "ENGINE_TEST_ACTION="+string(action))
 		out, err := cmd.CombinedOutput()
@@ -193,7 +194,7 @@ func TestRequestFailsAlone(t *testing.T) {
 	assert.EqualError(t, err, "engine: request bad: no token is left")
 	assert.ErrorIs(t, err, bad)
 	require.Len(t, outs, 3)
-	for i, want := range []FinishReason{FinishLength, FinishError, FinishLength} {
+	for i, want := range []llm.FinishReason{llm.FinishLength, llm.FinishError, llm.FinishLength} {
 		assert.Equal(t, want, outs[i].Completions[0].FinishReason)
 	}
 	assert.Len(t, outs[1].Completions[0].TokenIDs, 2)
@@ -207,7 +208,7 @@ func TestRequestFailsAlone(t *testing.T) {
 	outs, err = e.Generate(t.Context(), Request{PromptTokenIDs: ids(4, 13), Sampling: p})
 	assert.ErrorIs(t, err, bad)
 	for i, tokens := range []int{2, 1, 1} { // the siblings began when the prompt was computed
-		assert.Equal(t, FinishError, outs[0].Completions[i].FinishReason)
+		assert.Equal(t, llm.FinishError, outs[0].Completions[i].FinishReason)
 		assert.Len(t, outs[0].Completions[i].TokenIDs, tokens)
 	}
 	assert.Zero(t, e.Stats().KVBlocksUsed)
@@ -225,7 +226,7 @@ func TestRunnerThatLies(t *testing.T) {
 	}}
 	e := openFake(t, Config{Model: "fake", Logger: quiet}, r, false)
 	_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(4, 0)})
-	assert.ErrorIs(t, err, ErrEngineDead)
+	assert.ErrorIs(t, err, llm.ErrEngineDead)
 	assert.ErrorContains(t, err, "the runner gave 0 results for 1 sequences")
 	require.NoError(t, e.Shutdown(t.Context()))
 }

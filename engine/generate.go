@@ -10,11 +10,11 @@ import (
 
 // Generate answers requests, in order. All of them are checked before any is started.
 //
-// Errors: [*ParamError], [ErrPromptTooBig] or [ErrNoTokenizer] for a request that cannot run;
-// [ErrStopped], [ErrSleeping] or [ErrEngineDead] when the engine cannot; the context's when it
-// ends, which aborts the requests. When requests were started and the context lasts, the outputs
-// are complete in number even with an error: FinishReason says what became of each ("abort" when
-// the engine was shut down meanwhile).
+// Errors: [*llm.ParamError], [llm.ErrPromptTooBig] or [llm.ErrNoTokenizer] for a request that
+// cannot run; [llm.ErrStopped], [llm.ErrSleeping] or [llm.ErrEngineDead] when the engine cannot;
+// the context's when it ends, which aborts the requests. When requests were started and the context
+// lasts, the outputs are complete in number even with an error: FinishReason says what became of
+// each ("abort" when the engine was shut down meanwhile).
 func (e *Engine) Generate(ctx context.Context, reqs ...Request) ([]Output, error) {
 	defer runtime.KeepAlive(e)
 	if err := checkContext(ctx); err != nil {

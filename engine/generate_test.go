@@ -9,6 +9,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -94,9 +95,9 @@ func TestAbort(t *testing.T) {
 		Request{PromptTokenIDs: ids(20, 5)})
 	require.NoError(t, err)
 	assert.Equal(t, "mine", outs[0].RequestID)
-	assert.Equal(t, FinishAbort, outs[0].Completions[0].FinishReason)
+	assert.Equal(t, llm.FinishAbort, outs[0].Completions[0].FinishReason)
 	assert.NotEmpty(t, outs[0].Completions[0].TokenIDs)
-	assert.Equal(t, FinishLength, outs[1].Completions[0].FinishReason)
+	assert.Equal(t, llm.FinishLength, outs[1].Completions[0].FinishReason)
 	assert.Equal(t, "request-2", outs[1].RequestID)
 	assert.False(t, e.Abort("mine"), "it is over")
 	idle(t, e)
@@ -135,8 +136,8 @@ func TestAllAreCheckedBeforeAnyStarts(t *testing.T) {
 			nil,
 			"request 2 of 2: engine: the prompt is empty, must be at least one token",
 		},
-		{"a prompt that is too long", Request{PromptTokenIDs: ids(1024, 0)}, ErrPromptTooBig, "request 2 of 2: engine: prompt does not fit: 1024 tokens, at most 1023 with MaxModelLen 1024 and one token of output"},
-		{"a text without a tokenizer", Request{Prompt: "x"}, ErrNoTokenizer, "request 2 of 2: engine: no tokenizer: fake has no tokenizer.json; a text prompt needs one, PromptTokenIDs do not"},
+		{"a prompt that is too long", Request{PromptTokenIDs: ids(1024, 0)}, llm.ErrPromptTooBig, "request 2 of 2: engine: prompt does not fit: 1024 tokens, at most 1023 with MaxModelLen 1024 and one token of output"},
+		{"a text without a tokenizer", Request{Prompt: "x"}, llm.ErrNoTokenizer, "request 2 of 2: engine: no tokenizer: fake has no tokenizer.json; a text prompt needs one, PromptTokenIDs do not"},
 		{
 			"an ID twice",
 			Request{ID: "a", PromptTokenIDs: ids(3, 0)},
@@ -151,7 +152,7 @@ func TestAllAreCheckedBeforeAnyStarts(t *testing.T) {
 			if tc.is != nil {
 				assert.ErrorIs(t, err, tc.is)
 			} else {
-				var p *ParamError
+				var p *llm.ParamError
 				assert.ErrorAs(t, err, &p)
 			}
 		})
@@ -168,26 +169,26 @@ func TestEOS(t *testing.T) {
 	const eos = 2
 	e := openFake(t, Config{Model: "fake"}, &fakerunner.Runner{Vocab: 4}, false) // EOS is one of four tokens
 	c := one(t, e, []int32{1}, SamplingParams{MaxTokens: 200})
-	assert.Equal(t, FinishStop, c.FinishReason)
+	assert.Equal(t, llm.FinishStop, c.FinishReason)
 	assert.Empty(t, c.StopReason)
 	assert.Equal(t, int32(eos), c.TokenIDs[len(c.TokenIDs)-1])
 	assert.NotContains(t, c.TokenIDs[:len(c.TokenIDs)-1], int32(eos))
 
 	c = one(t, e, []int32{1}, SamplingParams{MaxTokens: 200, MinTokens: 50})
-	assert.Equal(t, FinishStop, c.FinishReason)
+	assert.Equal(t, llm.FinishStop, c.FinishReason)
 	assert.Greater(t, len(c.TokenIDs), 50)
 
 	c = one(t, e, []int32{1}, SamplingParams{MaxTokens: 200, IgnoreEOS: true})
 	assert.Len(t, c.TokenIDs, 200)
 	assert.Contains(t, c.TokenIDs, int32(eos))
-	assert.Equal(t, FinishLength, c.FinishReason)
+	assert.Equal(t, llm.FinishLength, c.FinishReason)
 }
 
 func TestResetPrefixCache(t *testing.T) {
 	e := openFake(t, Config{Model: "fake"}, slowRunner(100*time.Microsecond), false)
 	for range e.Stream(t.Context(), Request{PromptTokenIDs: ids(40, 0), Sampling: long}) {
 		err := e.ResetPrefixCache(t.Context())
-		assert.ErrorIs(t, err, ErrBlocksInUse)
+		assert.ErrorIs(t, err, llm.ErrBlocksInUse)
 		assert.ErrorContains(t, err, "engine: prefix cache not reset: kvcache: 3 of 512 blocks are in use")
 		break
 	}

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -47,7 +48,7 @@ func TestGreedyEqualsTransformers(t *testing.T) {
 			require.NoError(t, err)
 			for i, p := range g.Prompts {
 				assert.Equal(t, p.Greedy, outs[i].Completions[0].TokenIDs, "prompt %d", i)
-				assert.Equal(t, FinishLength, outs[i].Completions[0].FinishReason)
+				assert.Equal(t, llm.FinishLength, outs[i].Completions[0].FinishReason)
 				assert.Equal(t, p.IDs, outs[i].PromptTokenIDs)
 			}
 			s := e.Stats()
@@ -130,7 +131,7 @@ func TestStopsAtEOSLikeTransformers(t *testing.T) {
 	for _, s := range g.EOSStops {
 		c := one(t, e, g.Prompts[s.Prompt].IDs, SamplingParams{MaxTokens: 40, StopTokenIDs: []int32{s.EOS}})
 		assert.Equal(t, s.Out, c.TokenIDs)
-		assert.Equal(t, FinishStop, c.FinishReason)
+		assert.Equal(t, llm.FinishStop, c.FinishReason)
 		assert.Equal(t, itoa(s.EOS), c.StopReason)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/grammar"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // grammars are the compiled structured outputs of an engine: a cache that its requests share. A
@@ -43,7 +44,7 @@ const (
 )
 
 // get returns the grammar of structured outputs; nil when there are none.
-func (g *grammars) get(s *StructuredOutputs, tok *tokenizer.Tokenizer, vocab int) (*grammar.Grammar, error) {
+func (g *grammars) get(s *llm.StructuredOutputs, tok *tokenizer.Tokenizer, vocab int) (*grammar.Grammar, error) {
 	if s == nil {
 		return nil, nil
 	}
@@ -52,7 +53,7 @@ func (g *grammars) get(s *StructuredOutputs, tok *tokenizer.Tokenizer, vocab int
 		return nil, paramError("StructuredOutputs."+kind, len(key), "at most 262144 bytes")
 	}
 	if tok == nil {
-		return nil, fmt.Errorf("%w: StructuredOutputs needs one", ErrNoTokenizer)
+		return nil, fmt.Errorf("%w: StructuredOutputs needs one", llm.ErrNoTokenizer)
 	}
 	cache, found, err := g.look(key, tok, vocab)
 	if err != nil || found != nil {
@@ -60,7 +61,7 @@ func (g *grammars) get(s *StructuredOutputs, tok *tokenizer.Tokenizer, vocab int
 	}
 	compiled, err := compileGrammar(s, cache.vocabulary)
 	if e, ok := errors.AsType[*grammar.Error](err); ok {
-		return nil, &GrammarError{Kind: e.Kind, Where: e.Where, What: e.What, Unsupported: e.Unsupported}
+		return nil, &llm.GrammarError{Kind: e.Kind, Where: e.Where, What: e.What, Unsupported: e.Unsupported}
 	}
 	if err != nil {
 		return nil, err
@@ -69,11 +70,11 @@ func (g *grammars) get(s *StructuredOutputs, tok *tokenizer.Tokenizer, vocab int
 	return compiled, nil
 }
 
-func grammarKey(s *StructuredOutputs) string {
+func grammarKey(s *llm.StructuredOutputs) string {
 	return strings.Join(append([]string{s.Kinds()[0], s.JSON, s.Regex, s.Grammar}, s.Choice...), "\x00")
 }
 
-func compileGrammar(s *StructuredOutputs, v *grammar.Vocabulary) (*grammar.Grammar, error) {
+func compileGrammar(s *llm.StructuredOutputs, v *grammar.Vocabulary) (*grammar.Grammar, error) {
 	switch s.Kinds()[0] {
 	case "JSON":
 		return grammar.JSONSchema(s.JSON, v, maxGrammarStep)
@@ -92,7 +93,7 @@ func (g *grammars) look(key string, tok *tokenizer.Tokenizer, vocab int) (*gramm
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.over {
-		return nil, nil, ErrStopped
+		return nil, nil, llm.ErrStopped
 	}
 	if g.cache == nil {
 		v := grammar.NewVocabulary(min(vocab, tok.VocabSize()), tok.Bytes)

@@ -10,16 +10,17 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // faults are the injected ones of an engine. Each fires at most once on a rank, so that what comes
 // after a failure can be tested too.
 type faults struct {
-	profiling atomic.Bool         // a forward pass is Open's
-	announce  func([]FaultReport) // when one is about to strike; nil: no one needs it
+	profiling atomic.Bool             // a forward pass is Open's
+	announce  func([]llm.FaultReport) // when one is about to strike; nil: no one needs it
 
 	mu      sync.Mutex
-	reports []FaultReport
+	reports []llm.FaultReport
 	passes  map[place]int // of each fault's point
 	struck  map[place]bool
 	ctx     context.Context // ends a hang
@@ -29,19 +30,19 @@ type faults struct {
 // place is a fault on a rank.
 type place struct{ fault, rank int }
 
-func newFaults(life context.Context, list []Fault) *faults {
+func newFaults(life context.Context, list []llm.Fault) *faults {
 	f := &faults{ctx: life, release: life, passes: map[place]int{}, struck: map[place]bool{}}
 	for _, x := range list {
-		f.reports = append(f.reports, FaultReport{Fault: x})
+		f.reports = append(f.reports, llm.FaultReport{Fault: x})
 	}
 	return f
 }
 
 // report copies the counters.
-func (f *faults) report() []FaultReport {
+func (f *faults) report() []llm.FaultReport {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]FaultReport(nil), f.reports...)
+	return append([]llm.FaultReport(nil), f.reports...)
 }
 
 // hangUntil changes what ends a hang in the shutdown. What strikes elsewhere ends with the engine's
@@ -58,27 +59,27 @@ func (f *faults) hooks(rank int) modelrunner.Hooks {
 		return modelrunner.Hooks{}
 	}
 	return modelrunner.Hooks{
-		Load: func() error { return f.pass(FaultLoad, rank) },
+		Load: func() error { return f.pass(llm.FaultLoad, rank) },
 		Allocate: func(owner string, bytes int64) error {
-			if err := f.pass(FaultAllocate, rank); err != nil {
+			if err := f.pass(llm.FaultAllocate, rank); err != nil {
 				return fmt.Errorf("allocation of %s for %s: %w", ledger.FormatBytes(bytes), owner, err)
 			}
 			return nil
 		},
 		Forward: func() error {
 			if f.profiling.Load() {
-				return f.pass(FaultProfile, rank)
+				return f.pass(llm.FaultProfile, rank)
 			}
-			return f.pass(FaultForward, rank)
+			return f.pass(llm.FaultForward, rank)
 		},
 		Sample: func() error {
 			if f.profiling.Load() {
 				return nil
 			}
-			return f.pass(FaultSample, rank)
+			return f.pass(llm.FaultSample, rank)
 		},
 		Release: func(owner string, _ int64) error {
-			if err := f.pass(FaultShutdown, rank); err != nil {
+			if err := f.pass(llm.FaultShutdown, rank); err != nil {
 				return fmt.Errorf("release of %s: %w", owner, err)
 			}
 			return nil
@@ -87,7 +88,7 @@ func (f *faults) hooks(rank int) modelrunner.Hooks {
 }
 
 // pass counts a pass of the point on a rank, and does what a fault says that is due.
-func (f *faults) pass(p FaultPoint, rank int) error {
+func (f *faults) pass(p llm.FaultPoint, rank int) error {
 	if len(f.reports) == 0 {
 		return nil
 	}
@@ -98,21 +99,21 @@ func (f *faults) pass(p FaultPoint, rank int) error {
 	if f.announce != nil {
 		f.announce(f.report())
 	}
-	err := fmt.Errorf("%w at %s", ErrInjected, p)
+	err := fmt.Errorf("%w at %s", llm.ErrInjected, p)
 	if due.Text != "" {
 		err = fmt.Errorf("%w: %s", err, due.Text)
 	}
 	switch due.Action {
-	case ActPanic:
+	case llm.ActPanic:
 		panic(err)
-	case ActHang:
+	case llm.ActHang:
 		<-ctx.Done()
 		return fmt.Errorf("%w: hung until %w", err, context.Cause(ctx))
-	case ActOOM:
-		return fmt.Errorf("%w: %w", ErrOutOfMemory, err)
-	case ActExit:
+	case llm.ActOOM:
+		return fmt.Errorf("%w: %w", llm.ErrOutOfMemory, err)
+	case llm.ActExit:
 		os.Exit(1)
-	case ActKill:
+	case llm.ActKill:
 		self, _ := os.FindProcess(os.Getpid())
 		_ = self.Kill()
 		select {}
@@ -121,7 +122,7 @@ func (f *faults) pass(p FaultPoint, rank int) error {
 }
 
 // due counts the pass and returns the fault that strikes now.
-func (f *faults) due(p FaultPoint, rank int) (Fault, context.Context, bool) {
+func (f *faults) due(p llm.FaultPoint, rank int) (llm.Fault, context.Context, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	found := -1
@@ -140,26 +141,27 @@ func (f *faults) due(p FaultPoint, rank int) (Fault, context.Context, bool) {
 		}
 	}
 	if found < 0 {
-		return Fault{}, nil, false
+		return llm.Fault{}, nil, false
 	}
 	ends := f.ctx
-	if p == FaultShutdown {
+	if p == llm.FaultShutdown {
 		ends = f.release
 	}
 	return f.reports[found].Fault, ends, true
 }
 
 // check refuses a fault that could never fire.
-func checkFault(f Fault, i, ranks int) error {
+func checkFault(f llm.Fault, i, ranks int) error {
 	field := fmt.Sprintf("Faults[%d]", i)
 	switch f.Point {
-	case FaultLoad, FaultAllocate, FaultProfile, FaultForward, FaultSample, FaultOutput, FaultShutdown:
+	case llm.FaultLoad, llm.FaultAllocate, llm.FaultProfile, llm.FaultForward, llm.FaultSample,
+		llm.FaultOutput, llm.FaultShutdown:
 	default:
 		return paramError(field+".Point", fmt.Sprintf("%q", f.Point),
 			"load, allocate, profile, forward, sample, output or shutdown")
 	}
 	switch f.Action {
-	case ActError, ActPanic, ActHang, ActOOM, ActExit, ActKill:
+	case llm.ActError, llm.ActPanic, llm.ActHang, llm.ActOOM, llm.ActExit, llm.ActKill:
 	default:
 		return paramError(field+".Action", fmt.Sprintf("%q", f.Action),
 			"error, panic, hang, out_of_memory, exit or kill")
@@ -168,7 +170,7 @@ func checkFault(f Fault, i, ranks int) error {
 		return paramError(field+".Rank", f.Rank, fmt.Sprintf("a rank below %d (TensorParallel), or -1 for every one",
 			ranks))
 	}
-	if f.Rank > 0 && (f.Point == FaultSample || f.Point == FaultOutput) {
+	if f.Rank > 0 && (f.Point == llm.FaultSample || f.Point == llm.FaultOutput) {
 		return paramError(field+".Rank", f.Rank, fmt.Sprintf("0 or -1 for point %q, which the others do not pass",
 			f.Point))
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/sample"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // inputProcessor checks what callers send and turns it into tokens and parameters.
@@ -20,10 +21,10 @@ type inputProcessor struct {
 	grammars *grammars
 	tok      *tokenizer.Tokenizer // nil: none; guarded by the lifecycle's lock
 
-	pooling     PoolingInfo // of a model that pools
-	tokenTypes  int         // 0: the model tells no segments apart
-	padTokenID  int32       // -1: none
-	noTokenizer string      // why a tokenizer.json is not used
+	pooling     llm.PoolingInfo // of a model that pools
+	tokenTypes  int             // 0: the model tells no segments apart
+	padTokenID  int32           // -1: none
+	noTokenizer string          // why a tokenizer.json is not used
 }
 
 func (p *inputProcessor) eosTokenIDs() []int32 { return p.eos }
@@ -59,15 +60,15 @@ func (p *inputProcessor) check(ctx context.Context, q *Request) (*checked, error
 	if refused != nil {
 		return nil, refused
 	}
-	if p.cfg.Task != TaskGenerate {
-		return nil, p.cfg.taskError("generate", TaskGenerate)
+	if p.cfg.Task != llm.TaskGenerate {
+		return nil, p.cfg.taskError("generate", llm.TaskGenerate)
 	}
 	l := limits{vocab: p.vocab, eos: p.eos, tok: tok, maxLen: p.cfg.MaxModelLen}
 	most := p.cfg.MaxModelLen - 1
 	tokens := q.PromptTokenIDs
 	if tokens == nil {
 		if tok == nil {
-			return nil, fmt.Errorf("%w: %s; a text prompt needs one, PromptTokenIDs do not", ErrNoTokenizer,
+			return nil, fmt.Errorf("%w: %s; a text prompt needs one, PromptTokenIDs do not", llm.ErrNoTokenizer,
 				p.whyNoTokenizer())
 		}
 		var err error
@@ -107,7 +108,7 @@ func encodePrompt(ctx context.Context, tok *tokenizer.Tokenizer, prompt string, 
 }
 
 func tooBig(tokens string, most int) error {
-	return fmt.Errorf("%w: %s tokens, at most %d with MaxModelLen %d and one token of output", ErrPromptTooBig, tokens,
+	return fmt.Errorf("%w: %s tokens, at most %d with MaxModelLen %d and one token of output", llm.ErrPromptTooBig, tokens,
 		most, most+1)
 }
 
@@ -159,7 +160,7 @@ func (p *inputProcessor) tokenizer() (*tokenizer.Tokenizer, error) {
 	p.life.mu.Lock()
 	defer p.life.mu.Unlock()
 	if p.tok == nil && p.life.state != Stopped {
-		return nil, ErrNoTokenizer
+		return nil, llm.ErrNoTokenizer
 	}
 	if p.tok == nil {
 		return nil, p.life.refusal()

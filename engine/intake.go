@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"fmt"
+
+	"github.com/enginetest/enginetest/llm"
 )
 
 // intake takes requests from callers: it checks them, counts them and hands them to the loop.
@@ -107,7 +109,7 @@ func (in *intake) abort(rs ...*request) {
 	if len(live) > 0 {
 		in.box.post(func() {
 			for _, r := range live {
-				in.out.end(r, FinishAbort, nil)
+				in.out.end(r, llm.FinishAbort, nil)
 			}
 		})
 	}

@@ -3,6 +3,8 @@ package engine
 import (
 	"sync"
 	"time"
+
+	"github.com/enginetest/enginetest/llm"
 )
 
 // lifecycle is where an engine stands: its state, what it failed of, how it ended.
@@ -15,7 +17,7 @@ type lifecycle struct {
 	state   State
 	cause   error     // what the engine failed of
 	ordered time.Time // when it was to stop
-	report  ShutdownReport
+	report  llm.ShutdownReport
 	result  error // of the shutdown
 }
 
@@ -63,8 +65,8 @@ func (l *lifecycle) phaseOver(name string, began time.Time, detail string) {
 	l.report.Add(name, began, detail)
 }
 
-func (l *lifecycle) shutdownReport() ShutdownReport {
+func (l *lifecycle) shutdownReport() llm.ShutdownReport {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return ShutdownReport{Phases: append([]ShutdownPhase(nil), l.report.Phases...)}
+	return llm.ShutdownReport{Phases: append([]llm.ShutdownPhase(nil), l.report.Phases...)}
 }

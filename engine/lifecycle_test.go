@@ -16,6 +16,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -77,13 +78,13 @@ func TestRefusals(t *testing.T) {
 		want  error
 	}{
 		{Running, nil, nil},
-		{Sleeping, nil, ErrSleeping},
-		{Starting, nil, ErrStopped},
-		{Draining, nil, ErrStopped},
-		{ShuttingDown, nil, ErrStopped},
-		{Stopped, nil, ErrStopped},
-		{Failed, cause, ErrEngineDead},
-		{Stopped, cause, ErrEngineDead},
+		{Sleeping, nil, llm.ErrSleeping},
+		{Starting, nil, llm.ErrStopped},
+		{Draining, nil, llm.ErrStopped},
+		{ShuttingDown, nil, llm.ErrStopped},
+		{Stopped, nil, llm.ErrStopped},
+		{Failed, cause, llm.ErrEngineDead},
+		{Stopped, cause, llm.ErrEngineDead},
 	} {
 		assert.ErrorIs(t, tc.state.refusal(tc.cause), tc.want, tc.state)
 	}
@@ -136,16 +137,16 @@ func TestAfterShutdown(t *testing.T) {
 	require.NoError(t, e.Err())
 	require.NoError(t, e.Shutdown(t.Context()))
 	<-e.Done()
-	assert.ErrorIs(t, e.Err(), ErrStopped)
+	assert.ErrorIs(t, e.Err(), llm.ErrStopped)
 	_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(3, 0)})
-	assert.ErrorIs(t, err, ErrStopped)
+	assert.ErrorIs(t, err, llm.ErrStopped)
 	assert.EqualError(t, err, "engine: stopped")
 	for _, err := range e.Stream(t.Context(), Request{PromptTokenIDs: ids(3, 0)}) {
-		assert.ErrorIs(t, err, ErrStopped)
+		assert.ErrorIs(t, err, llm.ErrStopped)
 	}
-	assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), ErrStopped)
+	assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), llm.ErrStopped)
 	_, err = e.Encode("x")
-	assert.ErrorIs(t, err, ErrStopped)
+	assert.ErrorIs(t, err, llm.ErrStopped)
 	assert.False(t, e.Abort("x"))
 	assert.Empty(t, e.Parts())
 	assert.Equal(t, Stopped, e.Stats().State)
@@ -182,9 +183,9 @@ func TestShutdownWithRequestsInFlight(t *testing.T) {
 	}
 	for range 4 {
 		r := <-results
-		assert.ErrorIs(t, r.err, ErrStopped)
+		assert.ErrorIs(t, r.err, llm.ErrStopped)
 		require.Len(t, r.outs, 1)
-		assert.Equal(t, FinishAbort, r.outs[0].Completions[0].FinishReason)
+		assert.Equal(t, llm.FinishAbort, r.outs[0].Completions[0].FinishReason)
 		assert.NotEmpty(t, r.outs[0].Completions[0].TokenIDs)
 	}
 	s := e.Stats()
@@ -222,7 +223,7 @@ func TestShutdownDeadlineNamesWhatRuns(t *testing.T) {
 	assert.NotEmpty(t, e.Holdings(), "the pass still uses it")
 	close(release)
 	assert.NoError(t, e.Shutdown(t.Context()), "the shutdown went on")
-	assert.ErrorIs(t, <-done, ErrStopped)
+	assert.ErrorIs(t, <-done, llm.ErrStopped)
 }
 
 // A buffer that nothing releases is named, with its owner, size and place.
@@ -289,9 +290,9 @@ func TestOpenIsCancelled(t *testing.T) {
 	_, err := Open(ctx, Config{Model: tinyLlama})
 	assert.ErrorIs(t, err, context.Canceled)
 
-	for _, point := range []FaultPoint{FaultLoad, FaultAllocate, FaultProfile} { // cancelled while it hangs there
+	for _, point := range []llm.FaultPoint{llm.FaultLoad, llm.FaultAllocate, llm.FaultProfile} { // cancelled while it hangs there
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-		_, err = Open(ctx, Config{Model: tinyLlama, Faults: []Fault{{Point: point, Action: ActHang}}})
+		_, err = Open(ctx, Config{Model: tinyLlama, Faults: []llm.Fault{{Point: point, Action: llm.ActHang}}})
 		cancel()
 		assert.ErrorIs(t, err, context.DeadlineExceeded, point)
 	}
@@ -304,8 +305,8 @@ func TestStressThenShutdownMidFlight(t *testing.T) {
 	end := time.Now().Add(400 * time.Millisecond)
 	var wg sync.WaitGroup
 	known := func(err error) bool {
-		return err == nil || errors.Is(err, ErrStopped) || errors.Is(err, context.Canceled) ||
-			errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrBlocksInUse)
+		return err == nil || errors.Is(err, llm.ErrStopped) || errors.Is(err, context.Canceled) ||
+			errors.Is(err, context.DeadlineExceeded) || errors.Is(err, llm.ErrBlocksInUse)
 	}
 	for i := range 32 {
 		wg.Go(func() {

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // kvPlan is how large a KV cache an engine makes.
@@ -44,16 +45,16 @@ func (in kvInput) plan() (kvPlan, error) {
 	blocks := bytes / in.bytesPerBlock
 	blocks = min(blocks, math.MaxInt32/int64(size)) // slots are int32
 	if blocks*in.bytesPerBlock > in.free {
-		return kvPlan{}, fmt.Errorf("%w: a KV cache of %s (%s), and %s of %s are free", ErrOutOfMemory,
+		return kvPlan{}, fmt.Errorf("%w: a KV cache of %s (%s), and %s of %s are free", llm.ErrOutOfMemory,
 			ledger.FormatBytes(blocks*in.bytesPerBlock), from, ledger.FormatBytes(in.free), ledger.FormatBytes(in.total))
 	}
 	if blocks == 0 {
-		return kvPlan{}, fmt.Errorf("%w: a KV block of %d tokens is %s, and %s gives %s", ErrOutOfMemory,
+		return kvPlan{}, fmt.Errorf("%w: a KV block of %d tokens is %s, and %s gives %s", llm.ErrOutOfMemory,
 			size, ledger.FormatBytes(in.bytesPerBlock), from, ledger.FormatBytes(bytes))
 	}
 	if blocks < perSeq && cfg.MaxModelLen > 0 {
 		return kvPlan{}, fmt.Errorf("%w: one sequence of MaxModelLen %d needs %d KV blocks (%s), %s gives %d (%s): "+
-			"lower MaxModelLen to %d at most, or raise KVCacheBytes or MemoryUtilization", ErrOutOfMemory,
+			"lower MaxModelLen to %d at most, or raise KVCacheBytes or MemoryUtilization", llm.ErrOutOfMemory,
 			want, perSeq, ledger.FormatBytes(perSeq*in.bytesPerBlock), from, blocks, ledger.FormatBytes(bytes), blocks*int64(size))
 	}
 	return kvPlan{blocks: int(blocks), maxModelLen: int(min(int64(want), blocks*int64(size)))}, nil
@@ -79,7 +80,7 @@ func (in kvInput) budget(perSeq int64) (bytes int64, from string, err error) {
 		if share <= used {
 			return 0, "",
 				fmt.Errorf("%w: MemoryUtilization %g is %s of %s, and %s are in use already (weights included)",
-					ErrOutOfMemory,
+					llm.ErrOutOfMemory,
 					cfg.MemoryUtilization, ledger.FormatBytes(share), ledger.FormatBytes(in.total), ledger.FormatBytes(used))
 		}
 		return share - used, "MemoryUtilization", nil

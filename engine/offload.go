@@ -10,6 +10,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/engine/internal/offload"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // kvOffload is the second tier of the prefix cache, in host memory.
@@ -61,7 +62,7 @@ func (k *kvOffload) hostMemory(bytesPerBlock int64) (offload.Connector, error) {
 	}
 	alloc := cpu.NewAllocator(cpu.AllocatorConfig{Device: "host", Ledger: k.ledger, Before: k.faults.hooks(0).Allocate})
 	if free, total, err := alloc.Memory(); err == nil && want > free {
-		return nil, fmt.Errorf("%w: OffloadBytes is %s, and %s of %s of host memory are free", ErrOutOfMemory,
+		return nil, fmt.Errorf("%w: OffloadBytes is %s, and %s of %s of host memory are free", llm.ErrOutOfMemory,
 			ledger.FormatBytes(want), ledger.FormatBytes(free), ledger.FormatBytes(total))
 	}
 	return offload.NewHost(alloc, want, bytesPerBlock)

@@ -15,6 +15,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/offload"
 	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -264,7 +265,7 @@ func testResetUnderLoadRefuses(t *testing.T, d testDevice) {
 	require.Eventually(t, func() bool {
 		err := e.ResetPrefixCache(t.Context())
 		if err != nil {
-			assert.ErrorIs(t, err, ErrBlocksInUse)
+			assert.ErrorIs(t, err, llm.ErrBlocksInUse)
 		}
 		return err != nil
 	}, time.Minute, time.Microsecond)
@@ -332,7 +333,7 @@ func testAbortWhileLoading(t *testing.T, d testDevice) {
 		done <- err
 	}()
 	<-hung
-	assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), ErrBlocksInUse, "a load is for a request")
+	assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), llm.ErrBlocksInUse, "a load is for a request")
 	one(t, e, ids(20, 5), SamplingParams{MaxTokens: 3}) // others go on
 	cancel()
 	assert.ErrorIs(t, <-done, context.Canceled)
@@ -344,14 +345,14 @@ func testAbortWhileLoading(t *testing.T, d testDevice) {
 func TestFailureUnderPendingOffload(t *testing.T) { onDevices(t, testFailureUnderPendingOffload) }
 
 func testFailureUnderPendingOffload(t *testing.T, d testDevice) {
-	for _, action := range []FaultAction{ActError, ActPanic} {
+	for _, action := range []llm.FaultAction{llm.ActError, llm.ActPanic} {
 		f := &faulty{store: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
-		e := openFaulty(t, d, f, Config{Faults: []Fault{{Point: FaultForward, Action: action, After: 5}}}, time.Minute)
+		e := openFaulty(t, d, f, Config{Faults: []llm.Fault{{Point: llm.FaultForward, Action: action, After: 5}}}, time.Minute)
 		_, err := e.Generate(t.Context(), Request{
 			PromptTokenIDs: prompt100,
 			Sampling:       SamplingParams{MaxTokens: 12, IgnoreEOS: true},
 		})
-		require.ErrorIs(t, err, ErrEngineDead)
+		require.ErrorIs(t, err, llm.ErrEngineDead)
 		require.NoError(t, e.Shutdown(t.Context()))
 		assert.Empty(t, e.Holdings())
 	}
@@ -380,9 +381,9 @@ func testOffloadConfig(t *testing.T, d testDevice) {
 	}
 	_, err := Open(t.Context(), Config{
 		Model: tinyLlama, Device: d.config, Logger: quiet, OffloadBytes: 1 << 20,
-		Faults: []Fault{{Point: FaultAllocate, Action: ActOOM, After: len(d.opens)}},
+		Faults: []llm.Fault{{Point: llm.FaultAllocate, Action: llm.ActOOM, After: len(d.opens)}},
 	})
-	assert.ErrorIs(t, err, ErrOutOfMemory)
+	assert.ErrorIs(t, err, llm.ErrOutOfMemory)
 }
 
 // Many requests with few prompts on a device that holds one or two of them: every output is what

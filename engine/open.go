@@ -13,6 +13,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/scheduler"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
 	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // model is what a loader gives.
@@ -20,10 +21,10 @@ type model struct {
 	runner       modelrunner.Runner
 	maxPositions int
 	limits
-	pooling     PoolingInfo // of a model that pools
-	tokenTypes  int         // 0: the model tells no segments apart
-	padTokenID  int32       // -1: none
-	noTokenizer string      // why a tokenizer.json is not used
+	pooling     llm.PoolingInfo // of a model that pools
+	tokenTypes  int             // 0: the model tells no segments apart
+	padTokenID  int32           // -1: none
+	noTokenizer string          // why a tokenizer.json is not used
 }
 
 // loader makes the runner of an engine. It resolves what the configuration leaves to the
@@ -119,7 +120,7 @@ func (c *core) use(m model) {
 	c.loop.runner, c.loop.out.limits = m.runner, m.limits
 	c.vocab, c.eos, c.tok = m.vocab, m.eos, m.tok
 	c.pooling, c.tokenTypes, c.padTokenID, c.noTokenizer = m.pooling, m.tokenTypes, m.padTokenID, m.noTokenizer
-	c.cfg.Task = cmp.Or(c.cfg.Task, TaskGenerate)
+	c.cfg.Task = cmp.Or(c.cfg.Task, llm.TaskGenerate)
 	if g, ok := m.runner.(interface{ Busy() []string }); ok {
 		c.loop.phase.on(g.Busy)
 	}

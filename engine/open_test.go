@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/engine/internal/cpu"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -74,25 +75,25 @@ func TestOpenRefusesWhatCannotBe(t *testing.T) {
 		},
 		{
 			"a fault on a rank that is not there",
-			Config{Model: tinyLlama, TensorParallel: 2, Faults: []Fault{{Point: FaultLoad, Action: ActError, Rank: 2}}},
+			Config{Model: tinyLlama, TensorParallel: 2, Faults: []llm.Fault{{Point: llm.FaultLoad, Action: llm.ActError, Rank: 2}}},
 			"Faults[0].Rank is 2, must be a rank below 2 (TensorParallel), or -1 for every one",
 		},
 		{
 			"a fault where only the first rank comes",
 			Config{
 				Model: tinyLlama, TensorParallel: 2,
-				Faults: []Fault{{Point: FaultSample, Action: ActError, Rank: 1}},
+				Faults: []llm.Fault{{Point: llm.FaultSample, Action: llm.ActError, Rank: 1}},
 			},
 			`Faults[0].Rank is 1, must be 0 or -1 for point "sample", which the others do not pass`,
 		},
 		{
 			"unknown fault point",
-			Config{Model: tinyLlama, Faults: []Fault{{Point: "lunch", Action: ActError}}},
+			Config{Model: tinyLlama, Faults: []llm.Fault{{Point: "lunch", Action: llm.ActError}}},
 			`Faults[0].Point is "lunch"`,
 		},
 		{
 			"unknown fault action",
-			Config{Model: tinyLlama, Faults: []Fault{{Point: FaultLoad, Action: "sing"}}},
+			Config{Model: tinyLlama, Faults: []llm.Fault{{Point: llm.FaultLoad, Action: "sing"}}},
 			`Faults[0].Action is "sing"`,
 		},
 	} {
@@ -109,7 +110,7 @@ func TestConfigIsResolved(t *testing.T) {
 	got := e.Config()
 	got.Logger = nil
 	assert.Equal(t, Config{
-		Model: tinyLlama, Device: "cpu", TensorParallel: 1, Task: TaskGenerate, Threads: runtime.GOMAXPROCS(0), BlockSize: 16,
+		Model: tinyLlama, Device: "cpu", TensorParallel: 1, Task: llm.TaskGenerate, Threads: runtime.GOMAXPROCS(0), BlockSize: 16,
 		MaxModelLen: 1024, MaxNumSeqs: 64, MaxNumBatchedTokens: 2048,
 		KVCacheBytes: 8 << 20, MaxWaitingSeqs: 32768, MaxWaitingBytes: 256 << 20, StartTimeout: 10 * time.Minute,
 	}, got)
@@ -187,7 +188,7 @@ func TestKVPlan(t *testing.T) {
 			plan, err := tc.in.plan()
 			if tc.err != "" {
 				assert.ErrorContains(t, err, tc.err)
-				assert.ErrorIs(t, err, ErrOutOfMemory)
+				assert.ErrorIs(t, err, llm.ErrOutOfMemory)
 				return
 			}
 			require.NoError(t, err)
@@ -206,7 +207,7 @@ func TestErrorsOfInternalPackagesCanBeTested(t *testing.T) {
 		Owner: "workspace", Bytes: 1 << 20, Free: 1 << 10,
 		Total: 1 << 20,
 	}))
-	assert.ErrorIs(t, err, ErrOutOfMemory)
+	assert.ErrorIs(t, err, llm.ErrOutOfMemory)
 	assert.EqualError(t, err, "engine: out of device memory: step 3: cpu: out of memory: workspace asked for 1.0 MiB, 1.0 KiB of 1.0 MiB free")
 	assert.NoError(t, public(nil))
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/engine/internal/scheduler"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // outputProcessor takes what a step computed to the requests, and ends them. It is the loop's own.
@@ -19,7 +20,7 @@ type outputProcessor struct {
 // take takes one sequence's result to its request.
 func (o *outputProcessor) take(p *completion, seq *modelrunner.Seq, res *modelrunner.SeqResult) error {
 	if res.Err != nil {
-		o.end(p.req, FinishError, fmt.Errorf("engine: request %s: %w", p.req.id, res.Err))
+		o.end(p.req, llm.FinishError, fmt.Errorf("engine: request %s: %w", p.req.id, res.Err))
 		return nil
 	}
 	first := o.sched.Computed(&p.seq)
@@ -27,12 +28,12 @@ func (o *outputProcessor) take(p *completion, seq *modelrunner.Seq, res *modelru
 	if seq.Sampler == nil && !seq.Pool {
 		return nil
 	}
-	if err := o.faults.pass(FaultOutput, 0); err != nil {
+	if err := o.faults.pass(llm.FaultOutput, 0); err != nil {
 		return err
 	}
 	if seq.Pool {
 		p.req.pooled(res.Pooled)
-		p.end(FinishStop, "")
+		p.end(llm.FinishStop, "")
 		o.finish(p)
 		o.touch(p.req)
 		return nil
@@ -56,9 +57,9 @@ func (o *outputProcessor) finish(p *completion) {
 
 func (o *outputProcessor) count(r *request) {
 	switch r.cut {
-	case FinishError:
+	case llm.FinishError:
 		o.counts.Errored++
-	case FinishAbort:
+	case llm.FinishAbort:
 		o.counts.Aborted++
 	default:
 		o.counts.Finished++
@@ -66,7 +67,7 @@ func (o *outputProcessor) count(r *request) {
 }
 
 // end ends whatever of a request still runs.
-func (o *outputProcessor) end(r *request, why FinishReason, err error) {
+func (o *outputProcessor) end(r *request, why llm.FinishReason, err error) {
 	if r.live == 0 {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/sample"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // limits is what sampling parameters are checked against.
@@ -111,7 +112,7 @@ func rulesOf(p *SamplingParams, l limits) (rules, error) {
 		return r, paramError("N", p.N, "1 with greedy sampling (Temperature 0): all outputs would be equal")
 	}
 	if len(p.Stop) > 0 && l.tok == nil {
-		return r, fmt.Errorf("%w: Stop needs one; StopTokenIDs does not", ErrNoTokenizer)
+		return r, fmt.Errorf("%w: Stop needs one; StopTokenIDs does not", llm.ErrNoTokenizer)
 	}
 	for i, s := range p.Stop {
 		if s == "" {
@@ -191,7 +192,7 @@ func badWords(ctx context.Context, words []string, l limits) ([][]int32, error) 
 		return nil, nil
 	}
 	if l.tok == nil {
-		return nil, fmt.Errorf("%w: BadWords needs one", ErrNoTokenizer)
+		return nil, fmt.Errorf("%w: BadWords needs one", llm.ErrNoTokenizer)
 	}
 	var out [][]int32
 	for i, w := range words {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/sample"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -57,7 +58,7 @@ func TestParamsOutOfRange(t *testing.T) {
 		{"PromptLogprobs", "in [0, 512], or -1 for the whole vocabulary", SamplingParams{PromptLogprobs: ptr(513)}},
 	} {
 		_, _, err := resolveParams(t.Context(), tc.p, limits{vocab: 512, tok: tok, maxLen: 64})
-		var p *ParamError
+		var p *llm.ParamError
 		if assert.ErrorAs(t, err, &p, "%+v", tc.p) {
 			assert.Equal(t, tc.field, p.Field)
 			assert.Equal(t, tc.bound, p.Bound)
@@ -65,7 +66,7 @@ func TestParamsOutOfRange(t *testing.T) {
 	}
 	for _, p := range []SamplingParams{{Stop: []string{"x"}}, {BadWords: []string{"x"}}} {
 		_, _, err := resolveParams(t.Context(), p, limits{vocab: 512})
-		assert.ErrorIs(t, err, ErrNoTokenizer)
+		assert.ErrorIs(t, err, llm.ErrNoTokenizer)
 	}
 }
 
@@ -169,7 +170,7 @@ func TestAnyParams(t *testing.T) {
 		}
 		outs, err := e.Generate(context.Background(), Request{PromptTokenIDs: rapid.SliceOfN(rapid.Int32Range(0, 511),
 			0, 40).Draw(t, "prompt"), Sampling: p})
-		var bad *ParamError
+		var bad *llm.ParamError
 		switch {
 		case errors.As(err, &bad):
 			refused++

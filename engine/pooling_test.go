@@ -16,6 +16,7 @@ import (
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 const poolingTestdata = "internal/modelrunner/testdata/pooling"
@@ -34,8 +35,8 @@ type pooledGolden struct {
 	Logits         []float32
 }
 
-func (g pooledGolden) request(p PoolingParams) PoolingRequest {
-	return PoolingRequest{PromptTokenIDs: g.IDs, TokenTypeIDs: g.Types, Pooling: p}
+func (g pooledGolden) request(p llm.PoolingParams) llm.PoolingRequest {
+	return llm.PoolingRequest{PromptTokenIDs: g.IDs, TokenTypeIDs: g.Types, Pooling: p}
 }
 
 func poolingGolden(t *testing.T, name string) []pooledGolden {
@@ -72,17 +73,17 @@ func farthest(t *testing.T, got, want []float32) float64 {
 // TestPoolEqualsTransformers goes the whole way, in this process and in a child, with all prompts
 // together and in steps of few tokens where the pooling allows it.
 func TestPoolEqualsTransformers(t *testing.T) {
-	raw := PoolingParams{UseActivation: ptr(false)}
+	raw := llm.PoolingParams{UseActivation: ptr(false)}
 	for _, c := range []struct {
 		name, pooling string
-		params        PoolingParams
+		params        llm.PoolingParams
 		want          func(pooledGolden) []float32
 	}{
-		{"qwen3-embedding", "", PoolingParams{}, func(g pooledGolden) []float32 { return g.LastNormalized }},
+		{"qwen3-embedding", "", llm.PoolingParams{}, func(g pooledGolden) []float32 { return g.LastNormalized }},
 		{"qwen3-embedding", "last", raw, func(g pooledGolden) []float32 { return g.Last }},
-		{"qwen3-embedding", "mean", PoolingParams{}, func(g pooledGolden) []float32 { return g.MeanNormalized }},
-		{"bert-embed", "", PoolingParams{}, func(g pooledGolden) []float32 { return g.MeanNormalized }},
-		{"bert-embed", "cls", PoolingParams{}, func(g pooledGolden) []float32 { return g.CLSNormalized }},
+		{"qwen3-embedding", "mean", llm.PoolingParams{}, func(g pooledGolden) []float32 { return g.MeanNormalized }},
+		{"bert-embed", "", llm.PoolingParams{}, func(g pooledGolden) []float32 { return g.MeanNormalized }},
+		{"bert-embed", "cls", llm.PoolingParams{}, func(g pooledGolden) []float32 { return g.CLSNormalized }},
 		{"bert-embed", "pooler", raw, func(g pooledGolden) []float32 { return g.Pooler }},
 		{"qwen2-classify", "", raw, func(g pooledGolden) []float32 { return g.Logits }},
 		{"qwen3-rerank", "", raw, func(g pooledGolden) []float32 { return g.Logits }},
@@ -99,7 +100,7 @@ func TestPoolEqualsTransformers(t *testing.T) {
 					cfg.MaxNumBatchedTokens = 32 // the longest prompt takes four steps
 				}
 				e, gs := openPooling(t, c.name, cfg), poolingGolden(t, c.name)
-				var reqs []PoolingRequest
+				var reqs []llm.PoolingRequest
 				for _, g := range gs {
 					reqs = append(reqs, g.request(c.params))
 				}
@@ -133,13 +134,13 @@ func TestPoolingActivations(t *testing.T) {
 		"bert-cross-encoder": func(x []float32) []float32 { return []float32{float32(1 / (1 + math.Exp(-float64(x[0]))))} },
 	} {
 		e, g := openPooling(t, name, Config{}), poolingGolden(t, name)[2]
-		outs, err := e.Pool(t.Context(), g.request(PoolingParams{}))
+		outs, err := e.Pool(t.Context(), g.request(llm.PoolingParams{}))
 		require.NoError(t, err)
 		assert.LessOrEqual(t, farthest(t, outs[0].Data, act(g.Logits)), 1e-5)
 	}
 	// Matryoshka: the first numbers, then the length.
 	e, g := openPooling(t, "qwen3-embedding", Config{}), poolingGolden(t, "qwen3-embedding")[3]
-	outs, err := e.Pool(t.Context(), g.request(PoolingParams{Dimensions: 7}))
+	outs, err := e.Pool(t.Context(), g.request(llm.PoolingParams{Dimensions: 7}))
 	require.NoError(t, err)
 	var length float64
 	for _, v := range g.Last[:7] {
@@ -155,23 +156,23 @@ func TestPoolingActivations(t *testing.T) {
 // TestPaddingIsLeftOut checks that a decoder's classifier reads the last token that is no padding.
 func TestPaddingIsLeftOut(t *testing.T) {
 	e, g := openPooling(t, "qwen2-classify", Config{}), poolingGolden(t, "qwen2-classify")[2]
-	q := g.request(PoolingParams{UseActivation: ptr(false)})
+	q := g.request(llm.PoolingParams{UseActivation: ptr(false)})
 	q.PromptTokenIDs = append(append([]int32{}, g.IDs...), 0, 0, 0)
-	outs, err := e.Pool(t.Context(), q, PoolingRequest{PromptTokenIDs: []int32{0, 0}})
+	outs, err := e.Pool(t.Context(), q, llm.PoolingRequest{PromptTokenIDs: []int32{0, 0}})
 	require.NoError(t, err)
 	assert.LessOrEqual(t, farthest(t, outs[0].Data, g.Logits), 1e-4)
 	assert.Equal(t, []int32{0}, outs[1].PromptTokenIDs)
 }
 
 func TestPoolingInfo(t *testing.T) {
-	for name, want := range map[string]PoolingInfo{
-		"qwen3-embedding": {Task: TaskEmbed, Pooling: "last", Dimensions: 48, Normalized: true},
-		"bert-embed":      {Task: TaskEmbed, Pooling: "mean", Dimensions: 48, Normalized: true},
+	for name, want := range map[string]llm.PoolingInfo{
+		"qwen3-embedding": {Task: llm.TaskEmbed, Pooling: "last", Dimensions: 48, Normalized: true},
+		"bert-embed":      {Task: llm.TaskEmbed, Pooling: "mean", Dimensions: 48, Normalized: true},
 		"qwen2-classify": {
-			Task: TaskClassify, Pooling: "last", Dimensions: 3, Activation: "softmax",
+			Task: llm.TaskClassify, Pooling: "last", Dimensions: 3, Activation: "softmax",
 			Labels: []string{"LABEL_0", "LABEL_1", "LABEL_2"},
 		},
-		"bert-cross-encoder": {Task: TaskClassify, Pooling: "cls", Dimensions: 1, Activation: "sigmoid", Labels: []string{"LABEL_0"}},
+		"bert-cross-encoder": {Task: llm.TaskClassify, Pooling: "cls", Dimensions: 1, Activation: "sigmoid", Labels: []string{"LABEL_0"}},
 	} {
 		e := openPooling(t, name, Config{})
 		assert.Equal(t, want, e.PoolingInfo())
@@ -185,7 +186,7 @@ func TestPoolingInfo(t *testing.T) {
 // TestEmbedWithAGenerator checks that a model that generates can be opened to embed: with text, the
 // prefix cache and scores.
 func TestEmbedWithAGenerator(t *testing.T) {
-	e := openTiny(t, Config{Model: fixtures.Bundled(), Device: "cpu", Task: TaskEmbed})
+	e := openTiny(t, Config{Model: fixtures.Bundled(), Device: "cpu", Task: llm.TaskEmbed})
 	text := strings.Repeat("The lighthouse keeper wrote a letter. ", 6)
 	first, err := e.Embed(t.Context(), text, "2+3=")
 	require.NoError(t, err)
@@ -196,7 +197,7 @@ func TestEmbedWithAGenerator(t *testing.T) {
 	}
 	assert.InDelta(t, 1, length, 1e-5)
 
-	outs, err := e.Pool(t.Context(), PoolingRequest{Prompt: text})
+	outs, err := e.Pool(t.Context(), llm.PoolingRequest{Prompt: text})
 	require.NoError(t, err)
 	assert.Positive(t, outs[0].CachedTokens, "the last row alone is computed again")
 	assert.LessOrEqual(t, farthest(t, outs[0].Data, first[0]), 1e-5)
@@ -251,35 +252,35 @@ func TestPoolingRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := c.call()
-			var refused *TaskError
+			var refused *llm.TaskError
 			require.ErrorAs(t, err, &refused)
-			require.ErrorIs(t, err, ErrUnsupported)
+			require.ErrorIs(t, err, llm.ErrUnsupported)
 			assert.ErrorContains(t, err, c.want)
 		})
 	}
 
-	pool := func(e *Engine, q PoolingRequest) error { _, err := e.Pool(t.Context(), q); return err }
-	for want, q := range map[string]PoolingRequest{
-		"Dimensions is 49, must be in [1, 48], or 0 for all": {PromptTokenIDs: ids, Pooling: PoolingParams{Dimensions: 49}},
-		"Dimensions is -1":         {PromptTokenIDs: ids, Pooling: PoolingParams{Dimensions: -1}},
+	pool := func(e *Engine, q llm.PoolingRequest) error { _, err := e.Pool(t.Context(), q); return err }
+	for want, q := range map[string]llm.PoolingRequest{
+		"Dimensions is 49, must be in [1, 48], or 0 for all": {PromptTokenIDs: ids, Pooling: llm.PoolingParams{Dimensions: 49}},
+		"Dimensions is -1":         {PromptTokenIDs: ids, Pooling: llm.PoolingParams{Dimensions: -1}},
 		"PromptTokenIDs[1] is 259": {PromptTokenIDs: []int32{1, 259}},
 		"the prompt is empty":      {PromptTokenIDs: []int32{}},
 		"TokenTypeIDs is a list of 3, must be left out: the model tells no segments": {PromptTokenIDs: ids, TokenTypeIDs: []int32{0, 0, 1}},
 		`Pair is a second text, must be "" with PromptTokenIDs`:                      {PromptTokenIDs: ids, Pair: "x"},
 	} {
 		err := pool(embedder, q)
-		var param *ParamError
+		var param *llm.ParamError
 		require.ErrorAs(t, err, &param, want)
 		assert.ErrorContains(t, err, want)
 	}
-	assert.ErrorContains(t, pool(encoder, PoolingRequest{PromptTokenIDs: ids, TokenTypeIDs: []int32{0, 2, 1}}), "TokenTypeIDs[1] is 2, must be in [0, 2)")
-	assert.ErrorContains(t, pool(encoder, PoolingRequest{PromptTokenIDs: ids, TokenTypeIDs: []int32{0}}), "as long as PromptTokenIDs (3)")
-	assert.ErrorContains(t, pool(classifier, PoolingRequest{PromptTokenIDs: ids, Pooling: PoolingParams{Dimensions: 2}}), "only an embedding can be cut")
-	assert.ErrorIs(t, pool(embedder, PoolingRequest{Prompt: "x"}), ErrNoTokenizer)
-	err := pool(embedder, PoolingRequest{PromptTokenIDs: make([]int32, 9)})
-	require.ErrorIs(t, err, ErrPromptTooBig)
+	assert.ErrorContains(t, pool(encoder, llm.PoolingRequest{PromptTokenIDs: ids, TokenTypeIDs: []int32{0, 2, 1}}), "TokenTypeIDs[1] is 2, must be in [0, 2)")
+	assert.ErrorContains(t, pool(encoder, llm.PoolingRequest{PromptTokenIDs: ids, TokenTypeIDs: []int32{0}}), "as long as PromptTokenIDs (3)")
+	assert.ErrorContains(t, pool(classifier, llm.PoolingRequest{PromptTokenIDs: ids, Pooling: llm.PoolingParams{Dimensions: 2}}), "only an embedding can be cut")
+	assert.ErrorIs(t, pool(embedder, llm.PoolingRequest{Prompt: "x"}), llm.ErrNoTokenizer)
+	err := pool(embedder, llm.PoolingRequest{PromptTokenIDs: make([]int32, 9)})
+	require.ErrorIs(t, err, llm.ErrPromptTooBig)
 	assert.ErrorContains(t, err, "9 tokens, at most 8 with MaxModelLen 8")
-	require.NoError(t, pool(embedder, PoolingRequest{PromptTokenIDs: make([]int32, 8)}), "no place is kept for an output")
+	require.NoError(t, pool(embedder, llm.PoolingRequest{PromptTokenIDs: make([]int32, 8)}), "no place is kept for an output")
 }
 
 func TestTaskIsResolved(t *testing.T) {
@@ -296,17 +297,17 @@ func TestTaskIsResolved(t *testing.T) {
 		cfg  Config
 	}{
 		`Task is "chat", must be "generate", "embed" or "classify"`:              {"bert-embed", Config{Task: "chat"}},
-		`Task is "generate", must be "embed" for BertModel`:                      {"bert-embed", Config{Task: TaskGenerate}},
-		`Task is "embed", must be "classify" for Qwen2ForSequenceClassification`: {"qwen2-classify", Config{Task: TaskEmbed}},
-		`Task is "classify", must be "embed" or "generate"`:                      {"qwen3-embedding", Config{Task: TaskClassify}},
+		`Task is "generate", must be "embed" for BertModel`:                      {"bert-embed", Config{Task: llm.TaskGenerate}},
+		`Task is "embed", must be "classify" for Qwen2ForSequenceClassification`: {"qwen2-classify", Config{Task: llm.TaskEmbed}},
+		`Task is "classify", must be "embed" or "generate"`:                      {"qwen3-embedding", Config{Task: llm.TaskClassify}},
 		`Pooling is "max", must be "last", "mean" or "cls" for Qwen3ForCausalLM`: {"qwen3-embedding", Config{Pooling: "max"}},
 		`Pooling is "pooler", must be "last", "mean" or "cls"`:                   {"qwen3-embedding", Config{Pooling: "pooler"}},
 		`Pooling is "mean", must be "cls", which BertForSequence`:                {"bert-classify", Config{Pooling: "mean"}},
-		`Pooling is "last", must be "" for Task "generate"`:                      {"qwen3-embedding", Config{Task: TaskGenerate, Pooling: "last"}},
+		`Pooling is "last", must be "" for Task "generate"`:                      {"qwen3-embedding", Config{Task: llm.TaskGenerate, Pooling: "last"}},
 		`OffloadBytes is 1048576, must be 0 with Pooling "mean"`:                 {"bert-embed", Config{OffloadBytes: 1 << 20}},
 	} {
 		err := open(c.name, c.cfg)
-		var param *ParamError
+		var param *llm.ParamError
 		require.ErrorAs(t, err, &param, want)
 		assert.ErrorContains(t, err, want)
 	}
@@ -315,14 +316,14 @@ func TestTaskIsResolved(t *testing.T) {
 // TestPoolingSleeps checks that the vectors are the same after each level of sleep.
 func TestPoolingSleeps(t *testing.T) {
 	e, g := openPooling(t, "bert-cross-encoder", Config{}), poolingGolden(t, "bert-cross-encoder")[4]
-	before, err := e.Pool(t.Context(), g.request(PoolingParams{}))
+	before, err := e.Pool(t.Context(), g.request(llm.PoolingParams{}))
 	require.NoError(t, err)
 	for level := 1; level <= 2; level++ {
 		require.NoError(t, e.Sleep(t.Context(), level))
-		_, err := e.Pool(t.Context(), g.request(PoolingParams{}))
-		require.ErrorIs(t, err, ErrSleeping)
+		_, err := e.Pool(t.Context(), g.request(llm.PoolingParams{}))
+		require.ErrorIs(t, err, llm.ErrSleeping)
 		require.NoError(t, e.Wake(t.Context()))
-		after, err := e.Pool(t.Context(), g.request(PoolingParams{}))
+		after, err := e.Pool(t.Context(), g.request(llm.PoolingParams{}))
 		require.NoError(t, err)
 		assert.Equal(t, before[0].Data, after[0].Data)
 	}
@@ -335,7 +336,7 @@ func TestPoolingUnderLoad(t *testing.T) {
 	for i := range 40 {
 		wg.Go(func() {
 			g := gs[i%len(gs)]
-			outs, err := e.Pool(t.Context(), g.request(PoolingParams{}))
+			outs, err := e.Pool(t.Context(), g.request(llm.PoolingParams{}))
 			if assert.NoError(t, err) {
 				assert.LessOrEqual(t, farthest(t, outs[0].Data, g.MeanNormalized), 1e-4)
 			}
@@ -350,11 +351,11 @@ func TestPoolingUnderLoad(t *testing.T) {
 func TestPoolingThatIsNotReleased(t *testing.T) {
 	e, err := Open(t.Context(), Config{
 		Model: filepath.Join(poolingTestdata, "bert-embed"), Logger: quiet, Device: "cpu",
-		Faults: []Fault{{Point: FaultShutdown, Action: ActError, After: 1}}, // the KV cache is the first to go
+		Faults: []llm.Fault{{Point: llm.FaultShutdown, Action: llm.ActError, After: 1}}, // the KV cache is the first to go
 	})
 	require.NoError(t, err)
 	err = e.Shutdown(t.Context())
-	require.ErrorIs(t, err, ErrInjected)
+	require.ErrorIs(t, err, llm.ErrInjected)
 	var leak *LeakError
 	require.ErrorAs(t, err, &leak)
 	require.Len(t, leak.Holdings, 1)
@@ -368,7 +369,7 @@ func TestGPUPoolEqualsTransformers(t *testing.T) {
 	if err := cuda.Available(); err != nil {
 		t.Skipf("no GPU: %v", err)
 	}
-	raw := PoolingParams{UseActivation: ptr(false)}
+	raw := llm.PoolingParams{UseActivation: ptr(false)}
 	for _, c := range []struct {
 		name, pooling string
 		want          func(pooledGolden) []float32
@@ -385,7 +386,7 @@ func TestGPUPoolEqualsTransformers(t *testing.T) {
 				cfg.MaxNumBatchedTokens = 32
 			}
 			e, gs, most := openTiny(t, cfg), poolingGolden(t, c.name), 0.0
-			var reqs []PoolingRequest
+			var reqs []llm.PoolingRequest
 			for _, g := range gs {
 				reqs = append(reqs, g.request(raw))
 				outs, err := e.Pool(t.Context(), g.request(raw))
@@ -410,7 +411,7 @@ func TestPoolingOnDevices(t *testing.T) { onDevices(t, testPoolingOnDevices) }
 func testPoolingOnDevices(t *testing.T, d testDevice) {
 	for _, how := range []string{PoolingLast, PoolingMean} {
 		e, err := Open(t.Context(), Config{
-			Model: fixtures.Bundled(), Device: d.config, Task: TaskEmbed, Pooling: how, Logger: quiet,
+			Model: fixtures.Bundled(), Device: d.config, Task: llm.TaskEmbed, Pooling: how, Logger: quiet,
 		})
 		require.NoError(t, err)
 		assert.Positive(t, ledger.ByOwner(e.Holdings())["pooling"])

@@ -14,6 +14,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/pooling"
 	"github.com/enginetest/enginetest/engine/internal/scheduler"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // poolRules are a pooling request's parameters, resolved.
@@ -23,15 +24,17 @@ type poolRules struct {
 	types      []int32 // token types; nil: all are 0
 }
 
-func (p *inputProcessor) poolingInfo() PoolingInfo { return p.pooling }
+func (p *inputProcessor) poolingInfo() llm.PoolingInfo { return p.pooling }
 
 // startPooling checks requests of a pooling model and hands them to the loop.
-func (in *intake) startPooling(ctx context.Context, reqs []PoolingRequest) ([]*request, error) {
+func (in *intake) startPooling(ctx context.Context, reqs []llm.PoolingRequest) ([]*request, error) {
 	return in.poolFor(ctx, reqs, func(int, *request) {})
 }
 
 // poolFor is startPooling for someone who wants to see each request before the loop does.
-func (in *intake) poolFor(ctx context.Context, reqs []PoolingRequest, each func(int, *request)) ([]*request, error) {
+func (in *intake) poolFor(
+	ctx context.Context, reqs []llm.PoolingRequest, each func(int, *request),
+) ([]*request, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("engine: not started: %w", ended(ctx))
 	}
@@ -67,7 +70,7 @@ func ofRequest(err error, id string, i, n int) error {
 }
 
 // checkPooling resolves one request.
-func (p *inputProcessor) checkPooling(ctx context.Context, q *PoolingRequest) (*checked, error) {
+func (p *inputProcessor) checkPooling(ctx context.Context, q *llm.PoolingRequest) (*checked, error) {
 	p.life.mu.Lock()
 	tok, refused := p.tok, p.life.refusal()
 	p.life.mu.Unlock()
@@ -96,21 +99,21 @@ func (p *inputProcessor) checkPooling(ctx context.Context, q *PoolingRequest) (*
 var poolingRules = rules{n: 1, logprobs: -1, prompt: -1}
 
 // poolRules checks a request's parameters.
-func (p *inputProcessor) poolRules(q *PoolingRequest) (*poolRules, error) {
+func (p *inputProcessor) poolRules(q *llm.PoolingRequest) (*poolRules, error) {
 	info, params := &p.pooling, &q.Pooling
 	task := params.Task
 	if task == "" {
 		task = p.cfg.Task
 	}
-	if p.cfg.Task == TaskGenerate || task != p.cfg.Task {
-		if task == TaskGenerate {
-			task = TaskEmbed
+	if p.cfg.Task == llm.TaskGenerate || task != p.cfg.Task {
+		if task == llm.TaskGenerate {
+			task = llm.TaskEmbed
 		}
 		return nil, p.cfg.taskError(string(task), task)
 	}
 	r := &poolRules{activation: pooling.None}
 	if n := params.Dimensions; n != 0 {
-		if task != TaskEmbed {
+		if task != llm.TaskEmbed {
 			return nil, paramError("Dimensions", n, "0 for classes: only an embedding can be cut")
 		}
 		if n < 0 || n > info.Dimensions {
@@ -118,12 +121,12 @@ func (p *inputProcessor) poolRules(q *PoolingRequest) (*poolRules, error) {
 		}
 		r.dimensions = n
 	}
-	on := task == TaskClassify || info.Normalized
+	on := task == llm.TaskClassify || info.Normalized
 	if params.UseActivation != nil {
 		on = *params.UseActivation
 	}
 	switch {
-	case on && task == TaskEmbed:
+	case on && task == llm.TaskEmbed:
 		r.activation = pooling.Normalize
 	case on:
 		r.activation = pooling.Activation(info.Activation)
@@ -133,12 +136,14 @@ func (p *inputProcessor) poolRules(q *PoolingRequest) (*poolRules, error) {
 
 // poolTokens returns the tokens of an input. A classifier of a decoder reads the last token that is
 // no padding, as transformers has it: nothing that follows matters, and it is left out.
-func (p *inputProcessor) poolTokens(ctx context.Context, q *PoolingRequest, tok *tokenizer.Tokenizer) ([]int32, error) {
+func (p *inputProcessor) poolTokens(
+	ctx context.Context, q *llm.PoolingRequest, tok *tokenizer.Tokenizer,
+) ([]int32, error) {
 	most := p.cfg.MaxModelLen
 	tokens := q.PromptTokenIDs
 	if tokens == nil {
 		if tok == nil {
-			return nil, fmt.Errorf("%w: %s; a text needs one, PromptTokenIDs do not", ErrNoTokenizer, p.whyNoTokenizer())
+			return nil, fmt.Errorf("%w: %s; a text needs one, PromptTokenIDs do not", llm.ErrNoTokenizer, p.whyNoTokenizer())
 		}
 		var err error
 		if q.Pair == "" {
@@ -164,7 +169,7 @@ func (p *inputProcessor) poolTokens(ctx context.Context, q *PoolingRequest, tok 
 	if len(tokens) > most {
 		return nil, inputTooBig(strconv.Itoa(len(tokens)), most)
 	}
-	if p.cfg.Task == TaskClassify && p.pooling.Pooling == PoolingLast {
+	if p.cfg.Task == llm.TaskClassify && p.pooling.Pooling == PoolingLast {
 		for len(tokens) > 1 && tokens[len(tokens)-1] == p.padTokenID {
 			tokens = tokens[:len(tokens)-1]
 		}
@@ -173,11 +178,11 @@ func (p *inputProcessor) poolTokens(ctx context.Context, q *PoolingRequest, tok 
 }
 
 func inputTooBig(tokens string, most int) error {
-	return fmt.Errorf("%w: %s tokens, at most %d with MaxModelLen %d", ErrPromptTooBig, tokens, most, most)
+	return fmt.Errorf("%w: %s tokens, at most %d with MaxModelLen %d", llm.ErrPromptTooBig, tokens, most, most)
 }
 
 // checkTypes checks the token types of n tokens.
-func (p *inputProcessor) checkTypes(q *PoolingRequest, n int) ([]int32, error) {
+func (p *inputProcessor) checkTypes(q *llm.PoolingRequest, n int) ([]int32, error) {
 	types := q.TokenTypeIDs
 	switch {
 	case types == nil:

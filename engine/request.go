@@ -7,6 +7,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/sample"
 	"github.com/enginetest/enginetest/engine/internal/scheduler"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // request is a Request on its way through the engine. It refers to nothing of the engine, so
@@ -24,16 +25,16 @@ type request struct {
 	data     []float32  // what a model that pools made of it
 	pool     *poolRules // nil: it generates
 	err      error
-	live     int          // completions that go on
-	cut      FinishReason // FinishAbort or FinishError when it did not end by itself
-	touched  bool         // is in core.dirty
+	live     int              // completions that go on
+	cut      llm.FinishReason // FinishAbort or FinishError when it did not end by itself
+	touched  bool             // is in core.dirty
 	stream   bool
 	sink     func(*request) // told of everything that is delivered; nil: the caller looks itself
 
 	done chan struct{} // closed when out and err are final
 
 	mu     sync.Mutex
-	deltas []Delta
+	deltas []llm.Delta
 	more   chan struct{} // deltas came
 }
 
@@ -70,7 +71,7 @@ func newRequest(k *checked, client any, maxLen int) *request {
 		q.seqs = append(q.seqs, p)
 	}
 	if r.prompt >= 0 {
-		q.out.PromptLogprobs = make([][]Logprob, len(tokens))
+		q.out.PromptLogprobs = make([][]llm.Logprob, len(tokens))
 	}
 	q.seed(k.params.Seed)
 	return q
@@ -145,13 +146,13 @@ func (r *request) result(over bool, b backend) (Output, error) {
 func (r *request) lost() Output {
 	out := Output{RequestID: r.id, Prompt: r.out.Prompt, PromptTokenIDs: r.out.PromptTokenIDs}
 	for i := range r.rules.n {
-		out.Completions = append(out.Completions, Completion{Index: i, FinishReason: FinishError})
+		out.Completions = append(out.Completions, llm.Completion{Index: i, FinishReason: llm.FinishError})
 	}
 	return out
 }
 
 // take returns the deltas that came since the last call.
-func (r *request) take() []Delta {
+func (r *request) take() []llm.Delta {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.deltas
@@ -166,9 +167,9 @@ type completion struct {
 	seq   scheduler.Seq
 	text  *text // nil without a tokenizer
 
-	logprobs   [][]Logprob
+	logprobs   [][]llm.Logprob
 	cumulative float64
-	reason     FinishReason
+	reason     llm.FinishReason
 	stopReason string
 
 	sentTokens int
@@ -177,9 +178,9 @@ type completion struct {
 
 func (p *completion) finished() bool  { return p.reason != "" }
 func (p *completion) output() []int32 { return p.seq.Tokens[p.seq.PromptLen:] }
-func (p *completion) end(why FinishReason, reason string) {
+func (p *completion) end(why llm.FinishReason, reason string) {
 	p.reason, p.stopReason = why, reason
-	if p.text != nil && (why == FinishStop || why == FinishLength) {
+	if p.text != nil && (why == llm.FinishStop || why == llm.FinishLength) {
 		p.text.flush()
 	}
 }
@@ -199,14 +200,14 @@ func (p *completion) accept(id int32, lps []sample.Logprob, l limits) bool {
 	}
 	n := len(p.output())
 	why, reason := p.stopsAt(id)
-	if p.text != nil && (why != FinishStop || r.includeStop) {
+	if p.text != nil && (why != llm.FinishStop || r.includeStop) {
 		// vLLM: the token that stops is in the ids, and in the text only when it is asked for.
 		if stop, ok := p.text.add(id, n > r.minTokens); ok {
-			why, reason = FinishStop, stop
+			why, reason = llm.FinishStop, stop
 		}
 	}
 	if why == "" && n >= r.minTokens && p.seq.Sampler.Complete() {
-		why = FinishStop
+		why = llm.FinishStop
 	}
 	if why == "" {
 		return false
@@ -217,23 +218,23 @@ func (p *completion) accept(id int32, lps []sample.Logprob, l limits) bool {
 
 // stopsAt reports whether a token ends the completion, apart from stop strings. Before MinTokens
 // the sampler returns none that does.
-func (p *completion) stopsAt(id int32) (FinishReason, string) {
+func (p *completion) stopsAt(id int32) (llm.FinishReason, string) {
 	r := &p.req.rules
 	switch {
 	case slices.Contains(r.eos, id):
-		return FinishStop, ""
+		return llm.FinishStop, ""
 	case slices.Contains(r.stopIDs, id):
-		return FinishStop, itoa(id)
+		return llm.FinishStop, itoa(id)
 	case len(p.seq.Tokens) >= p.seq.MaxLen:
-		return FinishLength, ""
+		return llm.FinishLength, ""
 	}
 	return "", ""
 }
 
 // delta is what came since the last one.
-func (p *completion) delta() (Delta, bool) {
+func (p *completion) delta() (llm.Delta, bool) {
 	out := p.output()
-	d := Delta{Index: p.index, TokenIDs: slices.Clone(out[p.sentTokens:])}
+	d := llm.Delta{Index: p.index, TokenIDs: slices.Clone(out[p.sentTokens:])}
 	if p.logprobs != nil {
 		d.Logprobs = slices.Clone(p.logprobs[p.sentTokens:])
 	}
@@ -249,8 +250,8 @@ func (p *completion) delta() (Delta, bool) {
 }
 
 // completion is the whole output.
-func (p *completion) completion() Completion {
-	c := Completion{
+func (p *completion) completion() llm.Completion {
+	c := llm.Completion{
 		Index: p.index, TokenIDs: slices.Clone(p.output()), FinishReason: p.reason, StopReason: p.stopReason,
 		CumulativeLogprob: p.cumulative, Logprobs: p.logprobs,
 	}

@@ -10,6 +10,7 @@ import (
 	"weak"
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -31,7 +32,7 @@ func TestNothingKeepsAnEngine(t *testing.T) {
 	}}
 	for _, tc := range []struct {
 		name   string
-		faults []Fault
+		faults []llm.Fault
 		use    func(t *testing.T, e *Engine, k *kept)
 	}{
 		{"nothing", nil, func(*testing.T, *Engine, *kept) {}},
@@ -68,10 +69,10 @@ func TestNothingKeepsAnEngine(t *testing.T) {
 		{"settings, counters, holdings", nil, func(_ *testing.T, e *Engine, k *kept) {
 			k.more = append(k.more, e.Config(), e.Stats(), e.Holdings(), e.Faults(), e.Done())
 		}},
-		{"a failed step", []Fault{{Point: FaultForward, Action: ActError, After: 3}}, nil},
-		{"a panic in a step", []Fault{{Point: FaultForward, Action: ActPanic, After: 3}}, nil},
-		{"a panic in sampling", []Fault{{Point: FaultSample, Action: ActPanic, After: 3}}, nil},
-		{"a failed output", []Fault{{Point: FaultOutput, Action: ActError, After: 3}}, nil},
+		{"a failed step", []llm.Fault{{Point: llm.FaultForward, Action: llm.ActError, After: 3}}, nil},
+		{"a panic in a step", []llm.Fault{{Point: llm.FaultForward, Action: llm.ActPanic, After: 3}}, nil},
+		{"a panic in sampling", []llm.Fault{{Point: llm.FaultSample, Action: llm.ActPanic, After: 3}}, nil},
+		{"a failed output", []llm.Fault{{Point: llm.FaultOutput, Action: llm.ActError, After: 3}}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var k kept
@@ -79,7 +80,7 @@ func TestNothingKeepsAnEngine(t *testing.T) {
 			if use == nil {
 				use = func(t *testing.T, e *Engine, k *kept) {
 					outs, err := e.Generate(t.Context(), req, req)
-					require.ErrorIs(t, err, ErrEngineDead)
+					require.ErrorIs(t, err, llm.ErrEngineDead)
 					k.outs, k.errs = outs, append(k.errs, err, e.Err())
 				}
 			}
@@ -102,7 +103,7 @@ func TestNothingKeepsAnEngine(t *testing.T) {
 
 // lifeOf opens an engine, uses it, shuts it down, and tells which of its parts can still be
 // reached.
-func lifeOf(t *testing.T, faults []Fault, use func(*testing.T, *Engine, *kept),
+func lifeOf(t *testing.T, faults []llm.Fault, use func(*testing.T, *Engine, *kept),
 	k *kept,
 ) (held []*Engine, alive func() []string) {
 	e, err := Open(t.Context(), Config{Model: tinyLlama, Logger: quiet, Faults: faults})

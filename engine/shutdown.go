@@ -11,17 +11,18 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
-// Shutdown ends the engine: running requests end with FinishAbort, their callers get [ErrStopped],
-// and everything that the engine holds is given back, whatever fails on the way. It works in every
-// state, and every call gives the same result. To let running requests finish, call [Engine.Drain]
-// before. An engine that is still loading is ended by the context of Open.
+// Shutdown ends the engine: running requests end with FinishAbort, their callers get
+// [llm.ErrStopped], and everything that the engine holds is given back, whatever fails on the way.
+// It works in every state, and every call gives the same result. To let running requests finish,
+// call [Engine.Drain] before. An engine that is still loading is ended by the context of Open.
 //
 // Errors: what a release step said, and [*LeakError] when device memory is left. When ctx ends
 // first, [*ShutdownTimeoutError] names what is still running; the shutdown goes on, and another
 // call waits for it again. The core of a [ChildProcess] engine is killed instead, within the
-// context: then the error is [ErrKilled], with what it was doing.
+// context: then the error is [llm.ErrKilled], with what it was doing.
 func (e *Engine) Shutdown(ctx context.Context) error {
 	if err := checkContext(ctx); err != nil {
 		return err
@@ -70,7 +71,7 @@ func (c *core) release() {
 	live := len(c.loop.reqs.live)
 	c.mu.Unlock()
 	c.cancel()
-	c.loop.endAll(FinishAbort, ErrStopped)
+	c.loop.endAll(llm.FinishAbort, llm.ErrStopped)
 	c.phaseOver("abort", c.ordered, fmt.Sprintf("%d requests ended", live))
 	c.loop.phase.enter("release of the model runner")
 	held, began := ledger.ByDevice(c.ledger.Holdings()), time.Now()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // What Wake can bring back by itself.
@@ -24,14 +25,14 @@ const (
 // sleeps at level 1 can go to level 2; otherwise a second Sleep releases what a Wake has brought
 // back.
 //
-// Running requests end with FinishAbort and what they have, and their callers get [ErrSleeping], as
-// does who comes while the engine sleeps: wait for your requests before, when they are to finish.
-// The prefix cache is emptied, in host memory too, because Wake may find other weights there.
-// Stats, Holdings, Encode and Decode work as ever.
+// Running requests end with FinishAbort and what they have, and their callers get
+// [llm.ErrSleeping], as does who comes while the engine sleeps: wait for your requests before, when
+// they are to finish. The prefix cache is emptied, in host memory too, because Wake may find other
+// weights there. Stats, Holdings, Encode and Decode work as ever.
 //
-// Errors: [*ParamError], a state's refusal, [errors.ErrUnsupported] when the device cannot. Memory
-// that would not go is another, which Holdings lists: the engine sleeps all the same, and Wake,
-// Sleep and Shutdown try again. When ctx ends first, the engine falls asleep later.
+// Errors: [*llm.ParamError], a state's refusal, [errors.ErrUnsupported] when the device cannot.
+// Memory that would not go is another, which Holdings lists: the engine sleeps all the same, and
+// Wake, Sleep and Shutdown try again. When ctx ends first, the engine falls asleep later.
 func (e *Engine) Sleep(ctx context.Context, level int) error {
 	defer runtime.KeepAlive(e)
 	if err := checkContext(ctx); err != nil {
@@ -44,9 +45,9 @@ func (e *Engine) Sleep(ctx context.Context, level int) error {
 // work again once nothing sleeps. Of an engine that does not sleep it asks nothing.
 //
 // A call that fails has changed nothing: the engine sleeps as before, holds what it held, and can
-// be woken again. Errors: [*ParamError] for a tag, [ErrOutOfMemory], [*CheckpointError] when the
-// files of level 2 are gone or not what they were, a state's refusal. When ctx ends first, the
-// engine wakes later.
+// be woken again. Errors: [*llm.ParamError] for a tag, [llm.ErrOutOfMemory], [*CheckpointError]
+// when the files of level 2 are gone or not what they were, a state's refusal. When ctx ends first,
+// the engine wakes later.
 func (e *Engine) Wake(ctx context.Context, tags ...string) error {
 	defer runtime.KeepAlive(e)
 	if err := checkContext(ctx); err != nil {
@@ -99,7 +100,7 @@ func (s *sleeper) wakeUp(ctx context.Context, tags []string) error {
 
 // sleepRefusal is why an engine can neither sleep nor wake; the caller holds the lock.
 func (s *sleeper) sleepRefusal() error {
-	if err := s.life.refusal(); !errors.Is(err, ErrSleeping) {
+	if err := s.life.refusal(); !errors.Is(err, llm.ErrSleeping) {
 		return err
 	}
 	return nil
@@ -116,7 +117,7 @@ func (s *sleeper) fallAsleep(ctx context.Context, level int) error {
 	live := s.reqs.list()
 	s.life.mu.Unlock()
 	for _, r := range live {
-		s.loop.out.end(r, FinishAbort, ErrSleeping)
+		s.loop.out.end(r, llm.FinishAbort, llm.ErrSleeping)
 	}
 	if err := s.grammars.drop(false); err != nil {
 		s.log.Warn("compiled grammars are not in the ledger", "error", err)
@@ -188,7 +189,7 @@ func (s *sleeper) wakeKV() error {
 		return fmt.Errorf("cannot measure device memory: %w", err)
 	}
 	if need := int64(blocks) * s.loop.runner.KVBytesPerBlock(); need > free {
-		return fmt.Errorf("%w: the KV cache has %s, and %s of %s are free", ErrOutOfMemory,
+		return fmt.Errorf("%w: the KV cache has %s, and %s of %s are free", llm.ErrOutOfMemory,
 			ledger.FormatBytes(need), ledger.FormatBytes(free), ledger.FormatBytes(total))
 	}
 	return s.loop.runner.AllocateKV(blocks)

@@ -11,6 +11,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -60,11 +61,11 @@ func testSleep(t *testing.T, d testDevice) {
 				assert.Zero(t, s.KVBlocksUsed+s.KVBlocksCached+s.Running+s.Waiting)
 
 				_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(3, 0)})
-				assert.ErrorIs(t, err, ErrSleeping)
+				assert.ErrorIs(t, err, llm.ErrSleeping)
 				for _, err := range e.Stream(t.Context(), Request{PromptTokenIDs: ids(3, 0)}) {
-					assert.ErrorIs(t, err, ErrSleeping)
+					assert.ErrorIs(t, err, llm.ErrSleeping)
 				}
-				assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), ErrSleeping)
+				assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), llm.ErrSleeping)
 				assert.NoError(t, e.Err())
 
 				require.NoError(t, e.Wake(t.Context()))
@@ -105,7 +106,7 @@ func testWakeInParts(t *testing.T, d testDevice) {
 				assert.Equal(t, tags[0] != TagWeights, e.Stats().WeightsAsleep)
 				assert.Equal(t, tags[0] != TagKVCache, e.Stats().KVCacheAsleep)
 				_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(3, 0)})
-				assert.ErrorIs(t, err, ErrSleeping)
+				assert.ErrorIs(t, err, llm.ErrSleeping)
 
 				require.NoError(t, e.Sleep(t.Context(), level), "back to sleep from half awake")
 				device, _ = onDevice(e.Holdings())
@@ -172,10 +173,10 @@ func testSleepEndsWhatRuns(t *testing.T, d testDevice) {
 		require.NoError(t, e.Sleep(t.Context(), 1))
 		for range 3 {
 			r := <-results
-			assert.ErrorIs(t, r.err, ErrSleeping)
+			assert.ErrorIs(t, r.err, llm.ErrSleeping)
 			for _, out := range r.outs {
 				ended++
-				assert.Equal(t, FinishAbort, out.Completions[0].FinishReason)
+				assert.Equal(t, llm.FinishAbort, out.Completions[0].FinishReason)
 			}
 		}
 		assert.Equal(t, before.Aborted+ended, e.Stats().Aborted)
@@ -200,15 +201,15 @@ func testShutdownFromSleep(t *testing.T, d testDevice) {
 			}
 			require.NoError(t, e.Shutdown(t.Context()))
 			assert.Empty(t, e.Holdings())
-			assert.ErrorIs(t, e.Wake(t.Context()), ErrStopped)
-			assert.ErrorIs(t, e.Sleep(t.Context(), 1), ErrStopped)
+			assert.ErrorIs(t, e.Wake(t.Context()), llm.ErrStopped)
+			assert.ErrorIs(t, e.Sleep(t.Context(), 1), llm.ErrStopped)
 		}
 	}
 }
 
 func TestSleepRefusals(t *testing.T) {
-	e := openTiny(t, Config{Device: "cpu", Faults: []Fault{{Point: FaultForward, Action: ActError}}})
-	var wrong *ParamError
+	e := openTiny(t, Config{Device: "cpu", Faults: []llm.Fault{{Point: llm.FaultForward, Action: llm.ActError}}})
+	var wrong *llm.ParamError
 	require.ErrorAs(t, e.Sleep(t.Context(), 0), &wrong)
 	assert.EqualError(t, wrong, "engine: level is 0, must be 1 (weights stay on the host) or 2 (nothing stays)")
 	require.ErrorAs(t, e.Wake(t.Context(), TagWeights, "graphs"), &wrong)
@@ -216,9 +217,9 @@ func TestSleepRefusals(t *testing.T) {
 	assert.Equal(t, Running, e.State())
 
 	_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(3, 0)})
-	require.ErrorIs(t, err, ErrEngineDead)
-	assert.ErrorIs(t, e.Sleep(t.Context(), 1), ErrEngineDead)
-	assert.ErrorIs(t, e.Wake(t.Context()), ErrEngineDead)
+	require.ErrorIs(t, err, llm.ErrEngineDead)
+	assert.ErrorIs(t, e.Sleep(t.Context(), 1), llm.ErrEngineDead)
+	assert.ErrorIs(t, e.Wake(t.Context()), llm.ErrEngineDead)
 
 	fake := openFake(t, Config{Model: "fake"}, &fakerunner.Runner{}, false)
 	assert.ErrorIs(t, fake.Sleep(t.Context(), 1), errors.ErrUnsupported)
@@ -228,8 +229,8 @@ func TestSleepRefusals(t *testing.T) {
 	drained := openTiny(t, Config{Device: "cpu"})
 	require.NoError(t, drained.Sleep(t.Context(), 1))
 	require.NoError(t, drained.Drain(t.Context()))
-	assert.ErrorIs(t, drained.Wake(t.Context()), ErrDraining)
-	assert.ErrorIs(t, drained.Sleep(t.Context(), 2), ErrDraining)
+	assert.ErrorIs(t, drained.Wake(t.Context()), llm.ErrDraining)
+	assert.ErrorIs(t, drained.Sleep(t.Context(), 2), llm.ErrDraining)
 }
 
 // Everybody sleeps, wakes and asks at once: every error is a known one, and the engine is whole in
@@ -254,7 +255,7 @@ func testSleepUnderLoad(t *testing.T, d testDevice) {
 					assert.Equal(t, p.Greedy, outs[0].Completions[0].TokenIDs)
 					answered[i]++
 				} else {
-					assert.ErrorIs(t, err, ErrSleeping)
+					assert.ErrorIs(t, err, llm.ErrSleeping)
 					refused[i]++
 				}
 			}
@@ -300,7 +301,7 @@ func TestSleepQueuedBeforeWake(t *testing.T) {
 		assert.Equal(t, Running, e.State())
 		queued(2, func() error {
 			_, err := e.Generate(t.Context(), Request{PromptTokenIDs: ids(3, 0)})
-			if assert.ErrorIs(t, err, ErrSleeping) {
+			if assert.ErrorIs(t, err, llm.ErrSleeping) {
 				return nil
 			}
 			return err

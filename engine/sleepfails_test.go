@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -20,19 +21,19 @@ func TestWakeIsTransactional(t *testing.T) { onDevices(t, testWakeIsTransactiona
 func testWakeIsTransactional(t *testing.T, d testDevice) {
 	g := d.golden(t)
 	for _, level := range []int{1, 2} {
-		faults := []Fault{{Point: FaultLoad, After: 1}} // once in Open
-		for i := range d.opens {                        // a wake allocates what Open does
-			faults = append(faults, Fault{Point: FaultAllocate, After: len(d.opens) + i})
+		faults := []llm.Fault{{Point: llm.FaultLoad, After: 1}} // once in Open
+		for i := range d.opens {                                // a wake allocates what Open does
+			faults = append(faults, llm.Fault{Point: llm.FaultAllocate, After: len(d.opens) + i})
 		}
 		for _, f := range faults {
-			for _, f.Action = range []FaultAction{ActError, ActOOM} {
+			for _, f.Action = range []llm.FaultAction{llm.ActError, llm.ActOOM} {
 				t.Run(fmt.Sprint(level, f.Point, f.After, f.Action), func(t *testing.T) {
-					e := openTiny(t, Config{Device: d.config, Faults: []Fault{f}})
+					e := openTiny(t, Config{Device: d.config, Faults: []llm.Fault{f}})
 					require.NoError(t, e.Sleep(t.Context(), level))
 					asleep := bytesOf(e)
 					err := e.Wake(t.Context())
-					require.ErrorIs(t, err, ErrInjected)
-					assert.Equal(t, f.Action == ActOOM, errors.Is(err, ErrOutOfMemory))
+					require.ErrorIs(t, err, llm.ErrInjected)
+					assert.Equal(t, f.Action == llm.ActOOM, errors.Is(err, llm.ErrOutOfMemory))
 					assert.Equal(t, 1, e.Faults()[0].Fired)
 					assert.Equal(t, Sleeping, e.State())
 					assert.NoError(t, e.Err())
@@ -41,7 +42,7 @@ func testWakeIsTransactional(t *testing.T, d testDevice) {
 					assert.Zero(t, device)
 					assert.True(t, e.Stats().WeightsAsleep && e.Stats().KVCacheAsleep)
 					_, err = e.Generate(t.Context(), Request{PromptTokenIDs: ids(3, 0)})
-					assert.ErrorIs(t, err, ErrSleeping)
+					assert.ErrorIs(t, err, llm.ErrSleeping)
 					require.NoError(t, e.Wake(t.Context()))
 					g.check(t, e)
 				})
@@ -62,13 +63,13 @@ func testSleepReleaseFails(t *testing.T, d testDevice) {
 	}
 	for after, owner := range releases {
 		t.Run(fmt.Sprint(owner, after), func(t *testing.T) {
-			e := openTiny(t, Config{Device: d.config, Faults: []Fault{{
-				Point: FaultShutdown, Action: ActError,
+			e := openTiny(t, Config{Device: d.config, Faults: []llm.Fault{{
+				Point: llm.FaultShutdown, Action: llm.ActError,
 				After: after,
 			}}})
 			full := bytesOf(e)
 			err := e.Sleep(t.Context(), 2)
-			require.ErrorIs(t, err, ErrInjected)
+			require.ErrorIs(t, err, llm.ErrInjected)
 			assert.ErrorContains(t, err,
 				"engine: asleep, but not all memory was given back: "+d.pkg+": releasing "+owner)
 			assert.Equal(t, Sleeping, e.State())
@@ -113,13 +114,13 @@ func TestWakePanics(t *testing.T) { onDevices(t, testWakePanics) }
 func testWakePanics(t *testing.T, d testDevice) {
 	for i := range d.opens {
 		after := len(d.opens) + i
-		e := openTiny(t, Config{Device: d.config, Faults: []Fault{{
-			Point: FaultAllocate, Action: ActPanic,
+		e := openTiny(t, Config{Device: d.config, Faults: []llm.Fault{{
+			Point: llm.FaultAllocate, Action: llm.ActPanic,
 			After: after,
 		}}})
 		require.NoError(t, e.Sleep(t.Context(), 2))
 		err := e.Wake(t.Context())
-		assert.ErrorIs(t, err, ErrEngineDead)
+		assert.ErrorIs(t, err, llm.ErrEngineDead)
 		where := "waking up"
 		if d.pkg == "cudarunner" {
 			where = "work on the GPU's thread"
@@ -133,8 +134,8 @@ func testWakePanics(t *testing.T, d testDevice) {
 func TestWakeHangs(t *testing.T) { onDevices(t, testWakeHangs) }
 
 func testWakeHangs(t *testing.T, d testDevice) {
-	e := openTiny(t, Config{Device: d.config, Faults: []Fault{{
-		Point: FaultAllocate, Action: ActHang,
+	e := openTiny(t, Config{Device: d.config, Faults: []llm.Fault{{
+		Point: llm.FaultAllocate, Action: llm.ActHang,
 		After: len(d.opens) + 1,
 	}}})
 	require.NoError(t, e.Sleep(t.Context(), 1))
@@ -149,8 +150,8 @@ func testWakeHangs(t *testing.T, d testDevice) {
 
 // A hang that begins after the shutdown was ordered ends with it, whatever the context of Shutdown.
 func TestHangAfterShutdown(t *testing.T) {
-	e := openTiny(t, Config{Device: "cpu", Faults: []Fault{{
-		Point: FaultAllocate, Action: ActHang,
+	e := openTiny(t, Config{Device: "cpu", Faults: []llm.Fault{{
+		Point: llm.FaultAllocate, Action: llm.ActHang,
 		After: len(onCPU.opens) + 1,
 	}}})
 	require.NoError(t, e.Sleep(t.Context(), 1))
@@ -205,7 +206,7 @@ func testWakeNeedsTheMemory(t *testing.T, d testDevice) {
 		asleep := bytesOf(e)
 		r.free.Store(1 << 19)
 		err = e.Wake(t.Context())
-		require.ErrorIs(t, err, ErrOutOfMemory)
+		require.ErrorIs(t, err, llm.ErrOutOfMemory)
 		assert.EqualError(t, err, "engine: KV cache not woken: engine: out of device memory: the KV cache has 1.0 MiB, and 512.0 KiB of 1.0 GiB are free")
 		assert.Equal(t, asleep, bytesOf(e), "the weights sleep again")
 		assert.Equal(t, Sleeping, e.State())

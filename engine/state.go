@@ -3,6 +3,8 @@ package engine
 import (
 	"fmt"
 	"slices"
+
+	"github.com/enginetest/enginetest/llm"
 )
 
 // State is where an engine stands in its life:
@@ -60,13 +62,13 @@ func (s State) refusal(cause error) error {
 	case s == Running:
 		return nil
 	case s == Sleeping:
-		return ErrSleeping
+		return llm.ErrSleeping
 	case s == Draining:
-		return ErrDraining
+		return llm.ErrDraining
 	case s == Stopped:
-		return ErrStopped
+		return llm.ErrStopped
 	}
-	return fmt.Errorf("%w: it is %s", ErrStopped, s)
+	return fmt.Errorf("%w: it is %s", llm.ErrStopped, s)
 }
 
 // end is Engine.Err: nil while the engine lives. A cause is set together with Failed, so whoever

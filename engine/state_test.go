@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/enginetest/enginetest/engine/internal/wire"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -24,11 +25,11 @@ func (f onLog) WithGroup(string) slog.Handler                 { return f }
 // error be there.
 func TestWhoSeesFailedSeesTheError(t *testing.T) {
 	for _, core := range []Core{InProcess, ChildProcess} {
-		for _, f := range []Fault{
-			{Point: FaultForward, Action: ActError, After: 3},
-			{Point: FaultForward, Action: ActExit, After: 3},
+		for _, f := range []llm.Fault{
+			{Point: llm.FaultForward, Action: llm.ActError, After: 3},
+			{Point: llm.FaultForward, Action: llm.ActExit, After: 3},
 		} {
-			if core == InProcess && f.Action == ActExit {
+			if core == InProcess && f.Action == llm.ActExit {
 				continue
 			}
 			t.Run(core.String()+" "+string(f.Action), func(t *testing.T) {
@@ -39,7 +40,7 @@ func TestWhoSeesFailedSeesTheError(t *testing.T) {
 				var e *Engine
 				got := make(chan seen, 1)
 				e, err := Open(t.Context(), Config{
-					Model: tinyLlama, Core: core, Faults: []Fault{f},
+					Model: tinyLlama, Core: core, Faults: []llm.Fault{f},
 					Logger: slog.New(onLog(func(r slog.Record) {
 						if r.Message == "engine failed" {
 							got <- seen{e.State(), e.Err()}
@@ -52,10 +53,10 @@ func TestWhoSeesFailedSeesTheError(t *testing.T) {
 					PromptTokenIDs: ids(5, 0),
 					Sampling:       SamplingParams{MaxTokens: 100, IgnoreEOS: true},
 				})
-				require.ErrorIs(t, err, ErrEngineDead)
+				require.ErrorIs(t, err, llm.ErrEngineDead)
 				at := <-got
 				assert.Equal(t, Failed, at.state)
-				require.ErrorIs(t, at.err, ErrEngineDead)
+				require.ErrorIs(t, at.err, llm.ErrEngineDead)
 				assert.Equal(t, err.Error(), at.err.Error())
 			})
 		}
@@ -72,13 +73,13 @@ func TestFailedComesWithItsCause(t *testing.T) {
 	require.NoError(t, there.Close())
 	s := &coreServer{link: link, core: newCore(Config{Logger: quiet})}
 	s.core.state = Running
-	s.core.fail(ErrInjected)
+	s.core.fail(llm.ErrInjected)
 	s.flush()
 	require.NoError(t, link.Close())
 
 	c := &child{state: Running, log: quiet, link: here, done: make(chan struct{}), silent: make(chan struct{})}
 	c.listen()
 	assert.Equal(t, Failed, c.counters().State)
-	require.ErrorIs(t, c.err(), ErrEngineDead)
-	require.ErrorIs(t, c.err(), ErrInjected)
+	require.ErrorIs(t, c.err(), llm.ErrEngineDead)
+	require.ErrorIs(t, c.err(), llm.ErrInjected)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/engine/internal/sample"
 	"github.com/enginetest/enginetest/engine/internal/scheduler"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // stepLoop runs the engine's steps: schedule, execute, take the results to the requests. One
@@ -47,7 +48,7 @@ func (l *stepLoop) run() {
 	if err := modelrunner.OnThread(l.runner, l.serve); err != nil && l.ctx.Err() == nil {
 		l.fail(err)
 		<-l.ctx.Done()
-	} else if err != nil && !errors.Is(err, ErrInjected) {
+	} else if err != nil && !errors.Is(err, llm.ErrInjected) {
 		l.fail(err) // it broke while it was being stopped
 	}
 }
@@ -139,7 +140,7 @@ func (l *stepLoop) admit(rs []*request) {
 		l.counts.PromptTokens += int64(len(r.out.PromptTokenIDs))
 		for _, p := range r.seqs {
 			if err := l.sched.Add(&p.seq); err != nil { // Open has made sure that MaxModelLen fits
-				l.out.end(r, FinishError, fmt.Errorf("%w: %w", ErrPromptTooBig, err))
+				l.out.end(r, llm.FinishError, fmt.Errorf("%w: %w", llm.ErrPromptTooBig, err))
 				break
 			}
 		}
@@ -187,7 +188,7 @@ func (l *stepLoop) forget(ctx context.Context) error {
 		}
 	}
 	if err := l.cache.Reset(); err != nil {
-		return fmt.Errorf("%w: %w", ErrBlocksInUse, err)
+		return fmt.Errorf("%w: %w", llm.ErrBlocksInUse, err)
 	}
 	return nil
 }
@@ -234,11 +235,11 @@ func (l *stepLoop) fail(cause error) {
 	if l.life.fail(cause) {
 		l.log.Error("engine failed", "model", l.cfg.Model, "error", cause)
 	}
-	l.endAll(FinishError, dead(cause))
+	l.endAll(llm.FinishError, dead(cause))
 }
 
 // endAll ends every request. It must work after any failure, so it asks nothing of the scheduler.
-func (l *stepLoop) endAll(why FinishReason, err error) {
+func (l *stepLoop) endAll(why llm.FinishReason, err error) {
 	l.life.mu.Lock()
 	live := l.reqs.clear()
 	l.box.take()
@@ -283,7 +284,7 @@ func (l *stepLoop) profile() error {
 	for i := range n {
 		b.Positions[i], b.Slots[i] = int32(i), int32(i)
 	}
-	if l.cfg.Task != TaskGenerate {
+	if l.cfg.Task != llm.TaskGenerate {
 		b.Seqs = []modelrunner.Seq{{Len: n, Context: n, Blocks: []int32{0}, PromptLogprobs: -1, Pool: true}}
 		return l.profilePooling(b)
 	}

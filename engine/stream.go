@@ -6,11 +6,13 @@ import (
 	"iter"
 	"runtime"
 	"sync"
+
+	"github.com/enginetest/enginetest/llm"
 )
 
 // Stream answers one request step by step; each range over the result starts it anew. Leaving the
 // loop aborts the request. An error comes last, with an empty Delta; they are those of Generate.
-func (e *Engine) Stream(ctx context.Context, req Request) iter.Seq2[Delta, error] {
+func (e *Engine) Stream(ctx context.Context, req Request) iter.Seq2[llm.Delta, error] {
 	return e.StreamAll(ctx, req)
 }
 
@@ -18,24 +20,24 @@ func (e *Engine) Stream(ctx context.Context, req Request) iter.Seq2[Delta, error
 // requests: all of them are checked before any is started, and they are numbered in order.
 // Delta.Request says which one a step is of. Leaving the loop aborts those that have not finished,
 // and so does the first error, which comes last.
-func (e *Engine) StreamAll(ctx context.Context, reqs ...Request) iter.Seq2[Delta, error] {
-	return func(yield func(Delta, error) bool) {
+func (e *Engine) StreamAll(ctx context.Context, reqs ...Request) iter.Seq2[llm.Delta, error] {
+	return func(yield func(llm.Delta, error) bool) {
 		defer runtime.KeepAlive(e)
 		if err := checkContext(ctx); err != nil {
-			yield(Delta{}, err)
+			yield(llm.Delta{}, err)
 			return
 		}
 		rs, err := e.b.start(ctx, reqs, true)
 		if err != nil {
-			yield(Delta{}, err)
+			yield(llm.Delta{}, err)
 			return
 		}
 		defer e.b.abort(rs...) // those that have finished stay as they are
 		if len(rs) == 1 {
 			left := false
-			err := e.follow(ctx, rs[0], func(d Delta) bool { left = !yield(d, nil); return !left })
+			err := e.follow(ctx, rs[0], func(d llm.Delta) bool { left = !yield(d, nil); return !left })
 			if err != nil && !left {
-				yield(Delta{}, err)
+				yield(llm.Delta{}, err)
 			}
 			return
 		}
@@ -44,9 +46,9 @@ func (e *Engine) StreamAll(ctx context.Context, reqs ...Request) iter.Seq2[Delta
 }
 
 // followAll merges the steps of several requests.
-func (e *Engine) followAll(ctx context.Context, rs []*request, yield func(Delta, error) bool) {
+func (e *Engine) followAll(ctx context.Context, rs []*request, yield func(llm.Delta, error) bool) {
 	type step struct {
-		delta Delta
+		delta llm.Delta
 		err   error
 	}
 	steps, left := make(chan step), make(chan struct{})
@@ -62,12 +64,12 @@ func (e *Engine) followAll(ctx context.Context, rs []*request, yield func(Delta,
 					return false
 				}
 			}
-			err := e.follow(ctx, r, func(d Delta) bool {
+			err := e.follow(ctx, r, func(d llm.Delta) bool {
 				d.Request = i
 				return send(step{d, nil})
 			})
 			if err != nil {
-				send(step{Delta{}, err})
+				send(step{llm.Delta{}, err})
 			}
 		})
 	}
@@ -84,7 +86,7 @@ func (e *Engine) followAll(ctx context.Context, rs []*request, yield func(Delta,
 
 // follow yields the steps of a request, until it is over, the engine or the context ends, or yield
 // returns false.
-func (e *Engine) follow(ctx context.Context, r *request, yield func(Delta) bool) error {
+func (e *Engine) follow(ctx context.Context, r *request, yield func(llm.Delta) bool) error {
 	for over := false; !over; {
 		select {
 		case <-r.more:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // StreamAll is Generate step by step: the same tokens, also of requests without a seed, whose draws
@@ -32,7 +33,7 @@ func TestStreamAll(t *testing.T) {
 			require.NoError(t, err)
 			e := open()
 			type key struct{ request, choice int }
-			tokens, ended := map[key][]int32{}, map[key]engine.FinishReason{}
+			tokens, ended := map[key][]int32{}, map[key]llm.FinishReason{}
 			for d, err := range e.StreamAll(t.Context(), reqs...) {
 				require.NoError(t, err)
 				k := key{d.Request, d.Index}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 )
 
 const personSchema = `{"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer",
@@ -23,16 +24,16 @@ const personSchema = `{"type": "object", "properties": {"name": {"type": "string
 // structuredKinds are one of each, with what every whole output must match.
 var structuredKinds = []struct {
 	name string
-	with StructuredOutputs
+	with llm.StructuredOutputs
 	want *regexp.Regexp
 }{
-	{"choice", StructuredOutputs{Choice: []string{"yes", "no", "perhaps not"}}, regexp.MustCompile(`^(yes|no|perhaps not)$`)},
-	{"regex", StructuredOutputs{Regex: `[a-f]{3,6}-\d+(\.\d{2})?!`}, regexp.MustCompile(`^[a-f]{3,6}-\d+(\.\d{2})?!$`)},
-	{"schema", StructuredOutputs{JSON: personSchema}, regexp.MustCompile(`(?s)^\{\s*"name": ?".*", *\s*"age": ?\d+.*\}$`)},
-	{"grammar", StructuredOutputs{Grammar: "root ::= \"(\" (root | [a-z]{1,3}) \")\""}, regexp.MustCompile(`^\(+[a-z]{1,3}\)+$`)},
+	{"choice", llm.StructuredOutputs{Choice: []string{"yes", "no", "perhaps not"}}, regexp.MustCompile(`^(yes|no|perhaps not)$`)},
+	{"regex", llm.StructuredOutputs{Regex: `[a-f]{3,6}-\d+(\.\d{2})?!`}, regexp.MustCompile(`^[a-f]{3,6}-\d+(\.\d{2})?!$`)},
+	{"schema", llm.StructuredOutputs{JSON: personSchema}, regexp.MustCompile(`(?s)^\{\s*"name": ?".*", *\s*"age": ?\d+.*\}$`)},
+	{"grammar", llm.StructuredOutputs{Grammar: "root ::= \"(\" (root | [a-z]{1,3}) \")\""}, regexp.MustCompile(`^\(+[a-z]{1,3}\)+$`)},
 }
 
-func structuredRequests(kind *StructuredOutputs, n int) (reqs []Request) {
+func structuredRequests(kind *llm.StructuredOutputs, n int) (reqs []Request) {
 	for i := range n {
 		seed := int64(i)
 		reqs = append(reqs, Request{
@@ -63,11 +64,11 @@ func TestStructuredOutputs(t *testing.T) {
 				ended := 0
 				for i, out := range outs[:4] {
 					got := out.Completions[0]
-					if got.FinishReason == FinishStop {
+					if got.FinishReason == llm.FinishStop {
 						ended++
 						assert.Regexp(t, kind.want, got.Text, kind.name)
 					}
-					if kind.name == "schema" && got.FinishReason == FinishStop {
+					if kind.name == "schema" && got.FinishReason == llm.FinishStop {
 						assert.True(t, json.Valid([]byte(got.Text)), got.Text)
 					}
 					text := ""
@@ -100,41 +101,41 @@ func TestStructuredParameters(t *testing.T) {
 	e, err := Open(t.Context(), Config{Model: fixtures.Bundled(), Device: "cpu"})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, e.Shutdown(context.Background())) }()
-	generate := func(p SamplingParams) (Completion, error) {
+	generate := func(p SamplingParams) (llm.Completion, error) {
 		t.Helper()
 		outs, err := e.Generate(t.Context(), Request{Prompt: "2+3=", Sampling: p})
 		if len(outs) == 0 {
-			return Completion{}, err
+			return llm.Completion{}, err
 		}
 		return outs[0].Completions[0], err
 	}
-	digits := &StructuredOutputs{Regex: `\d{8}`}
+	digits := &llm.StructuredOutputs{Regex: `\d{8}`}
 	got, err := generate(SamplingParams{StructuredOutputs: digits})
 	require.NoError(t, err)
 	assert.Regexp(t, `^\d{8}$`, got.Text)
 	assert.Equal(t, e.EOSTokenIDs()[0], got.TokenIDs[len(got.TokenIDs)-1])
-	assert.Equal(t, FinishStop, got.FinishReason)
+	assert.Equal(t, llm.FinishStop, got.FinishReason)
 
 	got, err = generate(SamplingParams{StructuredOutputs: digits, IgnoreEOS: true})
 	require.NoError(t, err)
 	assert.Regexp(t, `^\d{8}$`, got.Text, "it ends where nothing can follow")
-	assert.Equal(t, FinishStop, got.FinishReason)
+	assert.Equal(t, llm.FinishStop, got.FinishReason)
 
 	got, err = generate(SamplingParams{StructuredOutputs: digits, MaxTokens: 3})
 	require.NoError(t, err)
-	assert.Equal(t, FinishLength, got.FinishReason)
+	assert.Equal(t, llm.FinishLength, got.FinishReason)
 
-	got, err = generate(SamplingParams{StructuredOutputs: &StructuredOutputs{Regex: `[ab]{2,}x[ab]{9}`}, Stop: []string{"x"}, MaxTokens: 100})
+	got, err = generate(SamplingParams{StructuredOutputs: &llm.StructuredOutputs{Regex: `[ab]{2,}x[ab]{9}`}, Stop: []string{"x"}, MaxTokens: 100})
 	require.NoError(t, err)
 	assert.Regexp(t, `^[ab]{2,}$`, got.Text)
 
 	bias := map[int32]float64{e.EOSTokenIDs()[0]: 100}
-	got, err = generate(SamplingParams{StructuredOutputs: &StructuredOutputs{Regex: `(ab){2,9}`}, LogitBias: bias, MinTokens: 5, MaxTokens: 50})
+	got, err = generate(SamplingParams{StructuredOutputs: &llm.StructuredOutputs{Regex: `(ab){2,9}`}, LogitBias: bias, MinTokens: 5, MaxTokens: 50})
 	require.NoError(t, err)
 	assert.Regexp(t, `^(ab){2,9}$`, got.Text)
 	assert.GreaterOrEqual(t, len(got.TokenIDs), 6)
 
-	_, err = generate(SamplingParams{StructuredOutputs: &StructuredOutputs{Choice: []string{"a"}}, MinTokens: 9})
+	_, err = generate(SamplingParams{StructuredOutputs: &llm.StructuredOutputs{Choice: []string{"a"}}, MinTokens: 9})
 	assert.ErrorContains(t, err, "structured_outputs masked")
 	assert.ErrorContains(t, err, "min_tokens masked 1")
 
@@ -151,22 +152,22 @@ func TestStructuredRefusals(t *testing.T) {
 		e, err := Open(t.Context(), Config{Model: fixtures.Bundled(), Device: "cpu", Core: core})
 		require.NoError(t, err)
 		for _, c := range []struct {
-			with        StructuredOutputs
+			with        llm.StructuredOutputs
 			unsupported bool
 			want        string
 		}{
-			{StructuredOutputs{}, false, "engine: StructuredOutputs is empty, must be exactly one of"},
-			{StructuredOutputs{Regex: "a", JSONObject: true}, false, "is Regex and JSONObject"},
-			{StructuredOutputs{Regex: strings.Repeat("a", 1<<18)}, false, "engine: StructuredOutputs.Regex is 2621"},
-			{StructuredOutputs{JSON: "{"}, false, "engine: StructuredOutputs: JSON schema: not JSON"},
-			{StructuredOutputs{JSON: `{"not": {}}`}, true, "engine: StructuredOutputs: JSON schema: #/not: unsupported keyword"},
-			{StructuredOutputs{Grammar: "root ::= x"}, false, `EBNF: line 1: rule "x" is not defined`},
-			{StructuredOutputs{Choice: []string{}}, false, "choice: no text"},
+			{llm.StructuredOutputs{}, false, "engine: StructuredOutputs is empty, must be exactly one of"},
+			{llm.StructuredOutputs{Regex: "a", JSONObject: true}, false, "is Regex and JSONObject"},
+			{llm.StructuredOutputs{Regex: strings.Repeat("a", 1<<18)}, false, "engine: StructuredOutputs.Regex is 2621"},
+			{llm.StructuredOutputs{JSON: "{"}, false, "engine: StructuredOutputs: JSON schema: not JSON"},
+			{llm.StructuredOutputs{JSON: `{"not": {}}`}, true, "engine: StructuredOutputs: JSON schema: #/not: unsupported keyword"},
+			{llm.StructuredOutputs{Grammar: "root ::= x"}, false, `EBNF: line 1: rule "x" is not defined`},
+			{llm.StructuredOutputs{Choice: []string{}}, false, "choice: no text"},
 		} {
 			_, err := e.Generate(t.Context(), structuredRequests(&c.with, 1)...)
 			require.ErrorContains(t, err, c.want)
-			var refused *GrammarError
-			var param *ParamError
+			var refused *llm.GrammarError
+			var param *llm.ParamError
 			if strings.Contains(c.want, "is ") && !strings.Contains(c.want, "EBNF") {
 				assert.ErrorAs(t, err, &param)
 			} else {
@@ -179,7 +180,7 @@ func TestStructuredRefusals(t *testing.T) {
 	e, err := Open(t.Context(), Config{Model: fixtures.Bundled(), Device: "cpu", SkipTokenizer: true})
 	require.NoError(t, err)
 	_, err = e.Generate(t.Context(), Request{PromptTokenIDs: []int32{1}, Sampling: structuredRequests(&structuredKinds[0].with, 1)[0].Sampling})
-	assert.ErrorIs(t, err, ErrNoTokenizer)
+	assert.ErrorIs(t, err, llm.ErrNoTokenizer)
 	require.NoError(t, e.Shutdown(context.Background()))
 }
 
@@ -191,19 +192,19 @@ func TestGrammarCache(t *testing.T) {
 	g := e.b.(*core).inputProcessor.grammars
 	ask := func(n int) {
 		t.Helper()
-		with := &StructuredOutputs{Choice: []string{fmt.Sprint(n)}}
+		with := &llm.StructuredOutputs{Choice: []string{fmt.Sprint(n)}}
 		outs, err := e.Generate(t.Context(), Request{Prompt: "a", Sampling: SamplingParams{StructuredOutputs: with}})
 		require.NoError(t, err)
 		assert.Equal(t, fmt.Sprint(n), outs[0].Completions[0].Text)
 	}
 	ask(0)
-	first := g.part().entries[grammarKey(&StructuredOutputs{Choice: []string{"0"}})].grammar
+	first := g.part().entries[grammarKey(&llm.StructuredOutputs{Choice: []string{"0"}})].grammar
 	for n := range maxGrammars + 10 {
 		ask(0)
 		ask(n)
 	}
 	assert.Len(t, g.part().entries, maxGrammars)
-	assert.Same(t, first, g.part().entries[grammarKey(&StructuredOutputs{Choice: []string{"0"}})].grammar, "it was used last")
+	assert.Same(t, first, g.part().entries[grammarKey(&llm.StructuredOutputs{Choice: []string{"0"}})].grammar, "it was used last")
 	assert.Positive(t, ledger.ByOwner(e.Holdings())["grammars"])
 	require.NoError(t, e.Sleep(t.Context(), 1))
 	assert.Nil(t, g.part())
@@ -228,13 +229,14 @@ func TestForgottenGrammarsAreNamed(t *testing.T) {
 }
 
 // BenchmarkStructured compares steps of 32 requests that a schema restricts with steps of as many
-// that none does, all greedy, in turns. ratio is the time of a token of the first over one of the second.
+// that none does, all greedy, in turns. ratio is the time of a token of the first over one of the
+// second.
 func BenchmarkStructured(b *testing.B) {
 	e, err := Open(b.Context(), Config{Model: fixtures.Bundled(), Device: "cpu"})
 	require.NoError(b, err)
 	defer func() { require.NoError(b, e.Shutdown(context.Background())) }()
 	const endless = `{"type": "object", "properties": {"text": {"type": "string", "minLength": 5000}}, "required": ["text"]}`
-	round := func(with *StructuredOutputs) float64 {
+	round := func(with *llm.StructuredOutputs) float64 {
 		reqs := structuredRequests(with, 32)
 		for i := range reqs {
 			reqs[i].Sampling = SamplingParams{StructuredOutputs: with, IgnoreEOS: true, MaxTokens: 64}
@@ -244,7 +246,7 @@ func BenchmarkStructured(b *testing.B) {
 		require.NoError(b, err)
 		return time.Since(began).Seconds() / float64(e.Stats().OutputTokens-before)
 	}
-	with := &StructuredOutputs{JSON: endless}
+	with := &llm.StructuredOutputs{JSON: endless}
 	round(with)
 	round(nil)
 	var ratios []float64

@@ -6,6 +6,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/pooling"
 	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // Poolings of Config.Pooling. PoolingPooler is [PoolingCLS] through the dense layer and tanh that
@@ -19,21 +20,22 @@ const (
 
 // resolveTask fills in what the engine does with a checkpoint, and readies the checkpoint for it.
 //
-// A model with a layer of scores classifies. A model without an output layer embeds, and so does one
-// with the files of sentence-transformers. Any other generates, unless Config.Task says otherwise.
-func (c Config) resolveTask(ckpt *checkpoint.Checkpoint) (Config, PoolingInfo, error) {
+// A model with a layer of scores classifies. A model without an output layer embeds, and so does
+// one with the files of sentence-transformers. Any other generates, unless Config.Task says
+// otherwise.
+func (c Config) resolveTask(ckpt *checkpoint.Checkpoint) (Config, llm.PoolingInfo, error) {
 	st, err := checkpoint.ReadPooling(ckpt.Dir, ckpt.Config.HiddenSize)
 	if err != nil {
-		return c, PoolingInfo{}, err
+		return c, llm.PoolingInfo{}, err
 	}
-	def, others := TaskGenerate, []Task{TaskEmbed}
+	def, others := llm.TaskGenerate, []llm.Task{llm.TaskEmbed}
 	switch {
 	case ckpt.Config.Head == checkpoint.ScoreHead:
-		def, others = TaskClassify, nil
+		def, others = llm.TaskClassify, nil
 	case ckpt.Config.Head == checkpoint.NoHead:
-		def, others = TaskEmbed, nil
+		def, others = llm.TaskEmbed, nil
 	case st.Type != "":
-		def, others = TaskEmbed, []Task{TaskGenerate}
+		def, others = llm.TaskEmbed, []llm.Task{llm.TaskGenerate}
 	}
 	if c.Task == "" {
 		c.Task = def
@@ -43,29 +45,29 @@ func (c Config) resolveTask(ckpt *checkpoint.Checkpoint) (Config, PoolingInfo, e
 		for _, t := range others {
 			want += fmt.Sprintf(" or %q", t)
 		}
-		return c, PoolingInfo{}, paramError("Task", fmt.Sprintf("%q", c.Task), want+" for "+ckpt.Config.Architecture)
+		return c, llm.PoolingInfo{}, paramError("Task", fmt.Sprintf("%q", c.Task), want+" for "+ckpt.Config.Architecture)
 	}
 	switch c.Task {
-	case TaskGenerate:
+	case llm.TaskGenerate:
 		if c.Pooling != "" {
-			return c, PoolingInfo{}, paramError("Pooling", fmt.Sprintf("%q", c.Pooling), `"" for Task "generate"`)
+			return c, llm.PoolingInfo{}, paramError("Pooling", fmt.Sprintf("%q", c.Pooling), `"" for Task "generate"`)
 		}
-		return c, PoolingInfo{}, nil
-	case TaskClassify:
+		return c, llm.PoolingInfo{}, nil
+	case llm.TaskClassify:
 		return c.resolveClasses(ckpt)
 	}
 	return c.resolveEmbedding(ckpt, st)
 }
 
-func (c Config) resolveClasses(ckpt *checkpoint.Checkpoint) (Config, PoolingInfo, error) {
+func (c Config) resolveClasses(ckpt *checkpoint.Checkpoint) (Config, llm.PoolingInfo, error) {
 	m := &ckpt.Config
 	if c.Pooling != "" && c.Pooling != m.Pooling {
-		return c, PoolingInfo{}, paramError("Pooling", fmt.Sprintf("%q", c.Pooling),
+		return c, llm.PoolingInfo{}, paramError("Pooling", fmt.Sprintf("%q", c.Pooling),
 			fmt.Sprintf("%q, which %s was trained with", m.Pooling, m.Architecture))
 	}
 	c.Pooling = m.Pooling
-	info := PoolingInfo{
-		Task: TaskClassify, Pooling: c.Pooling, Dimensions: len(m.Labels), Labels: m.Labels,
+	info := llm.PoolingInfo{
+		Task: llm.TaskClassify, Pooling: c.Pooling, Dimensions: len(m.Labels), Labels: m.Labels,
 		Activation: string(activationOf(m)),
 	}
 	c, err := c.wholePrompts(m)
@@ -84,7 +86,7 @@ func activationOf(m *checkpoint.Config) pooling.Activation {
 	return pooling.Softmax
 }
 
-func (c Config) resolveEmbedding(ckpt *checkpoint.Checkpoint, st checkpoint.Pooling) (Config, PoolingInfo, error) {
+func (c Config) resolveEmbedding(ckpt *checkpoint.Checkpoint, st checkpoint.Pooling) (Config, llm.PoolingInfo, error) {
 	m := &ckpt.Config
 	if c.Pooling == "" {
 		c.Pooling = st.Type
@@ -102,14 +104,14 @@ func (c Config) resolveEmbedding(ckpt *checkpoint.Checkpoint, st checkpoint.Pool
 		if m.Encoder {
 			want = `"last", "mean", "cls" or "pooler"`
 		}
-		return c, PoolingInfo{}, paramError("Pooling", fmt.Sprintf("%q", c.Pooling), want+" for "+m.Architecture)
+		return c, llm.PoolingInfo{}, paramError("Pooling", fmt.Sprintf("%q", c.Pooling), want+" for "+m.Architecture)
 	}
 	ckpt.UsePooling(string(typ), usePooler)
 	if st.MaxTokens > 0 && c.MaxModelLen == 0 {
 		c.MaxModelLen = min(st.MaxTokens, m.MaxPositions)
 	}
-	info := PoolingInfo{
-		Task: TaskEmbed, Pooling: c.Pooling, Dimensions: m.HiddenSize,
+	info := llm.PoolingInfo{
+		Task: llm.TaskEmbed, Pooling: c.Pooling, Dimensions: m.HiddenSize,
 		Normalized: st.Type == "" || st.Normalize, // as in vLLM
 	}
 	c, err := c.wholePrompts(m)
@@ -132,24 +134,24 @@ func (c Config) wholePrompts(m *checkpoint.Config) (Config, error) {
 // checkTask refuses what no checkpoint allows.
 func (c Config) checkTask() error {
 	switch c.Task {
-	case "", TaskGenerate, TaskEmbed, TaskClassify:
+	case "", llm.TaskGenerate, llm.TaskEmbed, llm.TaskClassify:
 		return nil
 	}
 	return paramError("Task", fmt.Sprintf("%q", c.Task), `"generate", "embed" or "classify", or "" for the checkpoint's`)
 }
 
 // taskError refuses a verb that the engine's task does not have.
-func (c *Config) taskError(verb string, wanted Task) error {
+func (c *Config) taskError(verb string, wanted llm.Task) error {
 	var advice string
 	switch {
-	case wanted == TaskGenerate:
+	case wanted == llm.TaskGenerate:
 		advice = `a checkpoint with an output layer can be opened with Config.Task "generate"`
-	case wanted == TaskClassify:
+	case wanted == llm.TaskClassify:
 		advice = "classes need a checkpoint whose architecture is …ForSequenceClassification"
-	case c.Task == TaskGenerate:
+	case c.Task == llm.TaskGenerate:
 		advice = `open it with Config.Task "embed"`
 	default:
 		advice = "embeddings need a checkpoint without a layer of scores"
 	}
-	return &TaskError{Verb: verb, Task: c.Task, Model: strings.TrimRight(c.Model, "/"), Advice: advice}
+	return &llm.TaskError{Verb: verb, Task: c.Task, Model: strings.TrimRight(c.Model, "/"), Advice: advice}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/enginetest/enginetest/cuda"
 	"github.com/enginetest/enginetest/cuda/cudatest"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -65,17 +66,17 @@ func TestTwoGPUs(t *testing.T) {
 // and both GPUs give everything back.
 func TestTwoGPUsFault(t *testing.T) {
 	for rank := range 2 {
-		for _, action := range []FaultAction{ActError, ActPanic} {
+		for _, action := range []llm.FaultAction{llm.ActError, llm.ActPanic} {
 			t.Run(fmt.Sprintf("%s/rank %d", action, rank), func(t *testing.T) {
-				twoGPUs(t, Config{Faults: []Fault{{Point: FaultForward, Action: action, Rank: rank, After: 10}}},
+				twoGPUs(t, Config{Faults: []llm.Fault{{Point: llm.FaultForward, Action: action, Rank: rank, After: 10}}},
 					func(t *testing.T, e *Engine, _ golden) {
 						began := time.Now()
 						_, err := e.Generate(t.Context(), Request{
 							PromptTokenIDs: ids(5, 1),
 							Sampling:       SamplingParams{MaxTokens: 100, IgnoreEOS: true},
 						})
-						assert.ErrorIs(t, err, ErrEngineDead)
-						assert.ErrorIs(t, err, ErrInjected)
+						assert.ErrorIs(t, err, llm.ErrEngineDead)
+						assert.ErrorIs(t, err, llm.ErrInjected)
 						assert.ErrorContains(t, err, fmt.Sprintf("rank %d (cuda:GPU-", rank))
 						assert.NotContains(t, err.Error(), fmt.Sprintf("rank %d", 1-rank), "the other one only waited")
 						assert.Less(t, time.Since(began), 30*time.Second, "the other rank waited to the end")
@@ -104,7 +105,7 @@ func TestTwoGPUsKilled(t *testing.T) {
 				PromptTokenIDs: ids(5, 1),
 				Sampling:       SamplingParams{MaxTokens: 100, IgnoreEOS: true},
 			})
-			assert.ErrorIs(t, err, ErrEngineDead)
+			assert.ErrorIs(t, err, llm.ErrEngineDead)
 			assert.ErrorContains(t, err, "was killed by SIGKILL")
 			_ = e.Shutdown(t.Context()) // says what died
 			assert.Equal(t, blocks[device][0], blocks[device][len(blocks[device])-1], "KV blocks of each life")

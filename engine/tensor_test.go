@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -58,23 +59,23 @@ func TestTwoDevices(t *testing.T) {
 // A fault on one device, whichever and however: all callers get it, with the rank's name, and both
 // devices give everything back.
 func TestFaultsOnOneDevice(t *testing.T) {
-	for _, point := range []FaultPoint{FaultLoad, FaultAllocate, FaultProfile, FaultForward} {
-		for _, action := range []FaultAction{ActError, ActPanic, ActOOM} {
+	for _, point := range []llm.FaultPoint{llm.FaultLoad, llm.FaultAllocate, llm.FaultProfile, llm.FaultForward} {
+		for _, action := range []llm.FaultAction{llm.ActError, llm.ActPanic, llm.ActOOM} {
 			for rank := range 2 {
 				t.Run(fmt.Sprintf("%s/%s/rank %d", point, action, rank), func(t *testing.T) {
-					f := Fault{Point: point, Action: action, Rank: rank, Text: "planted"}
+					f := llm.Fault{Point: point, Action: action, Rank: rank, Text: "planted"}
 					check := func(err error) {
-						assert.ErrorIs(t, err, ErrInjected)
+						assert.ErrorIs(t, err, llm.ErrInjected)
 						assert.ErrorContains(t, err, fmt.Sprintf("rank %d (cpu:%[1]d)", rank))
 						assert.NotContains(t, err.Error(), fmt.Sprintf("cpu:%d", 1-rank), "the other one only waited")
-						assert.Equal(t, action == ActOOM, errors.Is(err, ErrOutOfMemory))
+						assert.Equal(t, action == llm.ActOOM, errors.Is(err, llm.ErrOutOfMemory))
 						var p *PanicError
-						assert.Equal(t, action == ActPanic, errors.As(err, &p))
+						assert.Equal(t, action == llm.ActPanic, errors.As(err, &p))
 					}
-					if point != FaultForward {
+					if point != llm.FaultForward {
 						var c *core
 						_, err := open(t.Context(), Config{
-							Model: tinyLlama, Device: "cpu", TensorParallel: 2, Logger: quiet, Faults: []Fault{f},
+							Model: tinyLlama, Device: "cpu", TensorParallel: 2, Logger: quiet, Faults: []llm.Fault{f},
 						}, func(x *core) (model, error) { c = x; return loadCheckpoint(x) })
 						check(err)
 						assert.Empty(t, c.ledger.Holdings())
@@ -82,13 +83,13 @@ func TestFaultsOnOneDevice(t *testing.T) {
 						return
 					}
 					f.After = 10
-					twoDevices(t, Config{Faults: []Fault{f}}, func(t *testing.T, e *Engine) {
+					twoDevices(t, Config{Faults: []llm.Fault{f}}, func(t *testing.T, e *Engine) {
 						_, err := e.Generate(t.Context(),
 							Request{
 								PromptTokenIDs: ids(5, 1),
 								Sampling:       SamplingParams{MaxTokens: 100, IgnoreEOS: true},
 							})
-						assert.ErrorIs(t, err, ErrEngineDead)
+						assert.ErrorIs(t, err, llm.ErrEngineDead)
 						check(err)
 						require.NoError(t, e.Shutdown(t.Context()))
 						assert.Empty(t, e.Holdings())
@@ -102,7 +103,7 @@ func TestFaultsOnOneDevice(t *testing.T) {
 
 // A fault on every device strikes each once.
 func TestFaultOnEveryDevice(t *testing.T) {
-	twoDevices(t, Config{Faults: []Fault{{Point: FaultForward, Action: ActError, Rank: -1, After: 3}}},
+	twoDevices(t, Config{Faults: []llm.Fault{{Point: llm.FaultForward, Action: llm.ActError, Rank: -1, After: 3}}},
 		func(t *testing.T, e *Engine) {
 			_, err := e.Generate(t.Context(), Request{
 				PromptTokenIDs: ids(5, 1),
@@ -123,13 +124,13 @@ func TestOneDeviceHangs(t *testing.T) {
 	for rank := range 2 {
 		e := openTiny(t, Config{
 			Device: "cpu", TensorParallel: 2, StepTimeout: 200 * time.Millisecond,
-			Faults: []Fault{{Point: FaultForward, Action: ActHang, Rank: rank, After: 3}},
+			Faults: []llm.Fault{{Point: llm.FaultForward, Action: llm.ActHang, Rank: rank, After: 3}},
 		})
 		_, err := e.Generate(t.Context(), Request{
 			PromptTokenIDs: ids(5, 1),
 			Sampling:       SamplingParams{MaxTokens: 100, IgnoreEOS: true},
 		})
-		assert.ErrorIs(t, err, ErrEngineDead)
+		assert.ErrorIs(t, err, llm.ErrEngineDead)
 		assert.Regexp(t, fmt.Sprintf(`step 4 hangs: a forward pass on rank %d \(cpu:%[1]d\) has been running for \d+ms; Config.StepTimeout is 200ms`, rank), err)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
@@ -144,7 +145,7 @@ func TestOneDeviceKeepsSomething(t *testing.T) {
 	var c *core
 	e, err := open(t.Context(), Config{
 		Model: tinyLlama, Device: "cpu", TensorParallel: 2, Logger: quiet,
-		Faults: []Fault{{Point: FaultShutdown, Action: ActError, Rank: 1, After: 1}},
+		Faults: []llm.Fault{{Point: llm.FaultShutdown, Action: llm.ActError, Rank: 1, After: 1}},
 	}, func(x *core) (model, error) { c = x; return loadCheckpoint(x) })
 	require.NoError(t, err)
 	runner := c.loop.runner
@@ -164,10 +165,10 @@ func TestOneDeviceKeepsSomething(t *testing.T) {
 func TestTwoDevicesSleep(t *testing.T) {
 	g := loadGolden(t)
 	for level := 1; level <= 2; level++ {
-		twoDevices(t, Config{Faults: []Fault{
+		twoDevices(t, Config{Faults: []llm.Fault{
 			// the second allocation of the first Wake
-			{Point: FaultAllocate, Action: ActOOM, Rank: 1, After: 4 + 1},
-			{Point: FaultAllocate, Action: ActOOM, Rank: 0, After: 4 + 3 + 3}, // the KV cache of the second
+			{Point: llm.FaultAllocate, Action: llm.ActOOM, Rank: 1, After: 4 + 1},
+			{Point: llm.FaultAllocate, Action: llm.ActOOM, Rank: 0, After: 4 + 3 + 3}, // the KV cache of the second
 		}}, func(t *testing.T, e *Engine) {
 			g.check(t, e)
 			before := ledger.ByDevice(e.Holdings())
@@ -179,7 +180,7 @@ func TestTwoDevicesSleep(t *testing.T) {
 			assert.Equal(t, level == 1, len(asleep) > 0)
 			for attempt, rank := range []int{1, 0} {
 				err := e.Wake(t.Context())
-				assert.ErrorIs(t, err, ErrOutOfMemory, "attempt %d", attempt)
+				assert.ErrorIs(t, err, llm.ErrOutOfMemory, "attempt %d", attempt)
 				assert.ErrorContains(t, err, fmt.Sprintf("rank %d (cpu:%[1]d)", rank))
 				assert.Equal(t, Sleeping, e.State())
 				assert.Equal(t, ledger.ByDevice(asleep), ledger.ByDevice(e.Holdings()))
@@ -215,6 +216,6 @@ func TestMemoryUtilizationOfEachDevice(t *testing.T) {
 		Model: tinyLlama, Device: "cpu", TensorParallel: 2, MemoryUtilization: 1e-9,
 		Logger: quiet,
 	})
-	assert.ErrorIs(t, err, ErrOutOfMemory)
+	assert.ErrorIs(t, err, llm.ErrOutOfMemory)
 	assert.ErrorContains(t, err, "MemoryUtilization 1e-09 is ")
 }

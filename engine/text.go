@@ -8,6 +8,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/sample"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // text is a completion's text as it grows. A streamed text holds back as much as a stop string
@@ -94,10 +95,10 @@ func (t *text) next(all bool) string {
 func (t *text) String() string { return string(t.buf) }
 
 // logprobsOf adds the tokens' texts.
-func logprobsOf(lps []sample.Logprob, tok *tokenizer.Tokenizer) []Logprob {
-	out := make([]Logprob, len(lps))
+func logprobsOf(lps []sample.Logprob, tok *tokenizer.Tokenizer) []llm.Logprob {
+	out := make([]llm.Logprob, len(lps))
 	for i, lp := range lps {
-		out[i] = Logprob{TokenID: lp.Token, Logprob: lp.Logprob, Rank: lp.Rank}
+		out[i] = llm.Logprob{TokenID: lp.Token, Logprob: lp.Logprob, Rank: lp.Rank}
 		if tok != nil {
 			out[i].Token = tok.Decode([]int32{lp.Token}, false)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/enginetest/enginetest/engine/internal/sample"
 	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -29,34 +30,34 @@ func TestStopStrings(t *testing.T) {
 		name   string
 		p      SamplingParams
 		want   string
-		reason FinishReason
+		reason llm.FinishReason
 		stop   string
 	}{
-		{"none", SamplingParams{}, text, FinishLength, ""},
-		{"in the middle", SamplingParams{Stop: []string{"light"}}, "Hello, world! The ", FinishStop, "light"},
+		{"none", SamplingParams{}, text, llm.FinishLength, ""},
+		{"in the middle", SamplingParams{Stop: []string{"light"}}, "Hello, world! The ", llm.FinishStop, "light"},
 		{
 			"kept on demand",
 			SamplingParams{Stop: []string{"light"}, IncludeStopInOutput: true},
-			"Hello, world! The light", FinishStop, "light",
+			"Hello, world! The light", llm.FinishStop, "light",
 		},
 		{
 			"the earliest in the text wins, not the first in the list",
 			SamplingParams{Stop: []string{"end", "world", "The"}},
-			"Hello, ", FinishStop, "world",
+			"Hello, ", llm.FinishStop, "world",
 		},
-		{"across tokens", SamplingParams{Stop: []string{"o, w"}}, "Hell", FinishStop, "o, w"},
-		{"at the start", SamplingParams{Stop: []string{"Hello"}}, "", FinishStop, "Hello"},
-		{"never comes", SamplingParams{Stop: []string{"zebra"}}, text, FinishLength, ""},
+		{"across tokens", SamplingParams{Stop: []string{"o, w"}}, "Hell", llm.FinishStop, "o, w"},
+		{"at the start", SamplingParams{Stop: []string{"Hello"}}, "", llm.FinishStop, "Hello"},
+		{"never comes", SamplingParams{Stop: []string{"zebra"}}, text, llm.FinishLength, ""},
 		{
 			"not before MinTokens",
 			SamplingParams{Stop: []string{"The"}, MinTokens: 8},
 			"Hello, world! The lighthouse. ",
-			FinishStop, "The",
+			llm.FinishStop, "The",
 		},
 		{
 			"at the last token",
 			SamplingParams{Stop: []string{"end."}},
-			"Hello, world! The lighthouse. The ", FinishStop,
+			"Hello, world! The lighthouse. The ", llm.FinishStop,
 			"end.",
 		},
 	} {
@@ -80,7 +81,7 @@ func TestStopStrings(t *testing.T) {
 			assert.Zero(t, e.Stats().KVBlocksUsed)
 
 			var streamed strings.Builder
-			var last Delta
+			var last llm.Delta
 			var streamedIDs []int32
 			for d, err := range e.Stream(t.Context(), Request{Prompt: "Once", Sampling: tc.p}) {
 				require.NoError(t, err)
@@ -191,7 +192,7 @@ func TestTextOfSpecialAndStoppingTokens(t *testing.T) {
 		outs, err := e.Generate(t.Context(), Request{Prompt: "Once", Sampling: p})
 		require.NoError(t, err)
 		assert.Equal(t, hello, outs[0].Completions[0].TokenIDs, "the ids have the token that stopped")
-		assert.Equal(t, FinishStop, outs[0].Completions[0].FinishReason)
+		assert.Equal(t, llm.FinishStop, outs[0].Completions[0].FinishReason)
 		return outs[0].Completions[0].Text
 	}
 	assert.Equal(t, tok.Decode(hello[:len(hello)-1], true), text(SamplingParams{StopTokenIDs: []int32{end}}))

@@ -9,6 +9,7 @@ import (
 	"github.com/enginetest/enginetest/cuda/cudatest"
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/engine/internal/scheduler/fakerunner"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -70,7 +71,7 @@ func TestDriverHangs(t *testing.T) {
 		PromptTokenIDs: ids(5, 0),
 		Sampling:       SamplingParams{MaxTokens: 10, IgnoreEOS: true},
 	})
-	assert.ErrorIs(t, err, ErrEngineDead)
+	assert.ErrorIs(t, err, llm.ErrEngineDead)
 	assert.ErrorContains(t, err, "step 3 hangs: a forward pass has been running for ")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()

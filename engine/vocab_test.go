@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // edit rewrites a file of a checkpoint.
@@ -54,7 +55,7 @@ func TestWhyThereIsNoTokenizer(t *testing.T) {
 		require.NoError(t, err)
 		_, err = e.Generate(t.Context(), Request{Prompt: "x"})
 		assert.EqualError(t, err, row.want)
-		assert.ErrorIs(t, err, ErrNoTokenizer)
+		assert.ErrorIs(t, err, llm.ErrNoTokenizer)
 		assert.NoError(t, e.Shutdown(t.Context()))
 	}
 }

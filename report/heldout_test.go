@@ -16,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/fixtures/fault"
 	"github.com/enginetest/enginetest/harness"
@@ -173,15 +172,15 @@ var answers = map[string]struct {
 
 // ownFaults are the bundled engine's, and a suite's.
 var ownFaults = map[string]func(t *testing.T){
-	"engine--forward-error": func(t *testing.T) { bundled(t, fault.Error(engine.FaultForward, 1)) },
-	"engine--forward-panic": func(t *testing.T) { bundled(t, fault.Panic(engine.FaultForward, 1)) },
-	"engine--sample-error":  func(t *testing.T) { bundled(t, fault.Error(engine.FaultSample, 0)) },
-	"engine--load-error":    func(t *testing.T) { bundled(t, fault.Error(engine.FaultLoad, 0)) },
-	"engine--release-error": func(t *testing.T) { bundled(t, fault.Error(engine.FaultShutdown, 0)) },
-	"capacity--allocate":    func(t *testing.T) { bundled(t, fault.OutOfMemory(engine.FaultAllocate, 2)) },
-	"test--fault-unfired":   func(t *testing.T) { bundled(t, fault.Error(engine.FaultForward, 1_000_000)) },
+	"engine--forward-error": func(t *testing.T) { bundled(t, fault.Error(llm.FaultForward, 1)) },
+	"engine--forward-panic": func(t *testing.T) { bundled(t, fault.Panic(llm.FaultForward, 1)) },
+	"engine--sample-error":  func(t *testing.T) { bundled(t, fault.Error(llm.FaultSample, 0)) },
+	"engine--load-error":    func(t *testing.T) { bundled(t, fault.Error(llm.FaultLoad, 0)) },
+	"engine--release-error": func(t *testing.T) { bundled(t, fault.Error(llm.FaultShutdown, 0)) },
+	"capacity--allocate":    func(t *testing.T) { bundled(t, fault.OutOfMemory(llm.FaultAllocate, 2)) },
+	"test--fault-unfired":   func(t *testing.T) { bundled(t, fault.Error(llm.FaultForward, 1_000_000)) },
 	"timeout--forward-hang": func(t *testing.T) {
-		r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []engine.Fault{fault.Hang(engine.FaultForward, 1)}})
+		r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []llm.Fault{fault.Hang(llm.FaultForward, 1)}})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		r.WithContext(ctx).GenerateGreedy("2+3=", 8)
@@ -215,9 +214,9 @@ var ownFaults = map[string]func(t *testing.T){
 	},
 }
 
-func bundled(t *testing.T, f engine.Fault) {
+func bundled(t *testing.T, f llm.Fault) {
 	t.Helper()
-	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []engine.Fault{f}})
+	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []llm.Fault{f}})
 	r.GenerateGreedy("2+3=", 8)
 }
 
@@ -259,8 +258,8 @@ func heldOut(t *testing.T, name string) bool {
 	return false
 }
 
-// TestMakeHeldOut makes the logs of testdata/heldout that are missing, as text and as a program that reads
-// verdicts sees them. It needs a llama-server: scripts/install-servers.
+// TestMakeHeldOut makes the logs of testdata/heldout that are missing, as text and as a program
+// that reads verdicts sees them. It needs a llama-server: scripts/install-servers.
 func TestMakeHeldOut(t *testing.T) {
 	if os.Getenv("ENGINETEST_LONG") == "" {
 		t.Skip("it runs some 130 children: ENGINETEST_LONG=1 runs it")

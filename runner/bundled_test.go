@@ -12,6 +12,7 @@ import (
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/fixtures/fault"
 	"github.com/enginetest/enginetest/internal/faketb"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/enginetest/enginetest/runner"
 )
 
@@ -58,7 +59,7 @@ func TestInjectedFaultsMustFire(t *testing.T) {
 	failures := faketb.Run(func(ft *faketb.T) {
 		r := runner.New(ft, runner.Config{
 			Model: fixtures.Bundled(), Device: "cpu",
-			Faults: []engine.Fault{fault.Error(engine.FaultForward, 1000)},
+			Faults: []llm.Fault{fault.Error(llm.FaultForward, 1000)},
 		})
 		r.GenerateGreedy("2+3=", 8)
 	})
@@ -69,10 +70,10 @@ func TestInjectedFaultsMustFire(t *testing.T) {
 	failures = faketb.Run(func(ft *faketb.T) {
 		r := runner.New(ft, runner.Config{
 			Model: fixtures.Bundled(), Device: "cpu",
-			Faults: []engine.Fault{fault.Error(engine.FaultForward, 3)},
+			Faults: []llm.Fault{fault.Error(llm.FaultForward, 3)},
 		})
 		_, err := r.TryGenerate(engine.Request{Prompt: "The lighthouse"})
-		assert.ErrorIs(t, err, engine.ErrEngineDead)
+		assert.ErrorIs(t, err, llm.ErrEngineDead)
 	})
 	assert.Empty(t, failures, "a dead engine is torn down like any other, its error still held by the test")
 }
@@ -132,8 +133,8 @@ func TestTwoDevices(t *testing.T) {
 		require.NoError(t, report.Err())
 		assert.Equal(t, "the engine's ledger is empty, for cpu:0, cpu:1", report.Steps[1].Detail)
 	}
-	cfg.Core, cfg.Faults = engine.InProcess, []engine.Fault{{
-		Point: engine.FaultShutdown, Action: engine.ActError,
+	cfg.Core, cfg.Faults = engine.InProcess, []llm.Fault{{
+		Point: llm.FaultShutdown, Action: llm.ActError,
 		Rank: 1,
 	}}
 	fake := &faketb.T{TestName: "TestKeeps"}

@@ -20,6 +20,7 @@ import (
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/internal/faketb"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/enginetest/enginetest/runner"
 )
 
@@ -57,7 +58,7 @@ func (e *catEngine) Generate(_ context.Context, reqs ...engine.Request) (outs []
 		if err != nil {
 			return nil, err
 		}
-		outs = append(outs, engine.Output{Completions: []engine.Completion{{Text: strings.TrimSuffix(line, "\n")}}})
+		outs = append(outs, engine.Output{Completions: []llm.Completion{{Text: strings.TrimSuffix(line, "\n")}}})
 	}
 	return outs, nil
 }
@@ -67,8 +68,8 @@ func (e *catEngine) PIDs() []int                    { return []int{e.cmd.Process
 
 // TestCleanLives counts the alarms over clean lives of three engines: the bundled one in this
 // process, with a core of its own, and a program with two methods around it; one after the other,
-// and four at a time. ENGINETEST_LONG is how many lives of the fast ones, 5,000 for 1; a core of its own
-// has a twentieth.
+// and four at a time. ENGINETEST_LONG is how many lives of the fast ones, 5,000 for 1; a core of
+// its own has a twentieth.
 func TestCleanLives(t *testing.T) {
 	n, _ := strconv.Atoi(os.Getenv("ENGINETEST_LONG"))
 	if n == 0 {

@@ -7,6 +7,7 @@ import (
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/internal/faketb"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/enginetest/enginetest/runner"
 )
 
@@ -25,7 +26,7 @@ type echo struct{}
 
 func (*echo) Generate(_ context.Context, reqs ...engine.Request) (outs []engine.Output, _ error) {
 	for _, r := range reqs {
-		outs = append(outs, engine.Output{Completions: []engine.Completion{{Text: r.Prompt}}})
+		outs = append(outs, engine.Output{Completions: []llm.Completion{{Text: r.Prompt}}})
 	}
 	return outs, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/fixtures/fault"
 	"github.com/enginetest/enginetest/internal/faketb"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/enginetest/enginetest/runner"
 )
 
@@ -60,7 +61,7 @@ func TestPoolNamesWhatATestLeft(t *testing.T) {
 	failures = faketb.Run(func(ft *faketb.T) {
 		pool.New(ft, runner.Config{
 			Model:  fixtures.Bundled(),
-			Faults: []engine.Fault{fault.Error(engine.FaultForward, 1)},
+			Faults: []llm.Fault{fault.Error(llm.FaultForward, 1)},
 		})
 	})
 	require.Len(t, failures, 1)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/spf13/cobra"
 )
 
@@ -34,7 +35,7 @@ A checkpoint of sentence-transformers says how it pools; a model that generates 
 			if cfg.Model == "" {
 				cfg.Model = fixtures.Bundled()
 			}
-			if cfg.Task == engine.TaskGenerate {
+			if cfg.Task == llm.TaskGenerate {
 				return usagef("--task generate: that is enginetest generate")
 			}
 			return embed(cmd, cfg, args, dimensions)
@@ -59,9 +60,9 @@ func embed(cmd *cobra.Command, cfg engine.Config, texts []string, dimensions int
 		defer cancel()
 		err = errors.Join(err, e.Shutdown(ctx))
 	}()
-	reqs := make([]engine.PoolingRequest, len(texts))
+	reqs := make([]llm.PoolingRequest, len(texts))
 	for i, text := range texts {
-		reqs[i] = engine.PoolingRequest{Prompt: text, Pooling: engine.PoolingParams{Dimensions: dimensions}}
+		reqs[i] = llm.PoolingRequest{Prompt: text, Pooling: llm.PoolingParams{Dimensions: dimensions}}
 	}
 	outs, err := e.Pool(ctx, reqs...)
 	if err != nil {
@@ -75,16 +76,16 @@ func openPooling(ctx context.Context, cfg engine.Config) (*engine.Engine, error)
 	if cfg.Task != "" {
 		return engine.Open(ctx, cfg)
 	}
-	cfg.Task = engine.TaskEmbed
+	cfg.Task = llm.TaskEmbed
 	e, err := engine.Open(ctx, cfg)
-	if refused, ok := errors.AsType[*engine.ParamError](err); ok && refused.Field == "Task" {
-		cfg.Task = engine.TaskClassify
+	if refused, ok := errors.AsType[*llm.ParamError](err); ok && refused.Field == "Task" {
+		cfg.Task = llm.TaskClassify
 		return engine.Open(ctx, cfg)
 	}
 	return e, err
 }
 
-func printVectors(w io.Writer, outs []engine.PoolingOutput) error {
+func printVectors(w io.Writer, outs []llm.PoolingOutput) error {
 	out := bufio.NewWriter(w)
 	for _, o := range outs {
 		err := json.NewEncoder(out).Encode(struct {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -314,11 +315,11 @@ type result struct {
 }
 
 type resultOutput struct {
-	TokenIDs     []int32             `json:"token_ids"`
-	Text         string              `json:"text"`
-	FinishReason engine.FinishReason `json:"finish_reason"`
-	StopReason   string              `json:"stop_reason,omitempty"`
-	Logprobs     []*logprobObject    `json:"logprobs,omitempty"`
+	TokenIDs     []int32          `json:"token_ids"`
+	Text         string           `json:"text"`
+	FinishReason llm.FinishReason `json:"finish_reason"`
+	StopReason   string           `json:"stop_reason,omitempty"`
+	Logprobs     []*logprobObject `json:"logprobs,omitempty"`
 }
 
 func newResult(out engine.Output) result {
@@ -341,9 +342,9 @@ func nonNil(ids []int32) []int32 {
 
 // logprobObject prints as {"<id>": logprob, …}, best first; an impossible token's −∞, which JSON
 // lacks, as the lowest float32.
-type logprobObject []engine.Logprob
+type logprobObject []llm.Logprob
 
-func logprobObjects(positions [][]engine.Logprob) []*logprobObject {
+func logprobObjects(positions [][]llm.Logprob) []*logprobObject {
 	if positions == nil {
 		return nil
 	}

@@ -24,7 +24,7 @@ import (
 	"os"
 
 	"github.com/enginetest/enginetest/cmd/enginetest/internal/signals"
-	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/spf13/cobra"
 )
 
@@ -97,7 +97,7 @@ func (e codeError) Unwrap() error { return e.error }
 func exitCode(cmd *cobra.Command, err error) int {
 	var coded codeError
 	var usage usageError
-	var param *engine.ParamError
+	var param *llm.ParamError
 	switch {
 	case errors.As(err, &coded):
 		return coded.code

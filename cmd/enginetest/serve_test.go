@@ -25,12 +25,13 @@ import (
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/engine/openai"
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/llm"
 )
 
 const (
 	serveChild = "ENGINETEST_TEST_MAIN"  // the test binary is enginetest
 	serveEarly = "ENGINETEST_TEST_EARLY" // a signal comes before main
-	serveFault = "ENGINETEST_TEST_FAULT" // the test binary serves with a fault: JSON of an engine.Fault
+	serveFault = "ENGINETEST_TEST_FAULT" // the test binary serves with a fault: JSON of an llm.Fault
 )
 
 // A signal before main: in an init, as if one came in the first moments of the process.
@@ -53,12 +54,12 @@ func TestMain(m *testing.M) {
 func serveWithFault(text string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var f engine.Fault
+	var f llm.Fault
 	if err := json.Unmarshal([]byte(text), &f); err != nil {
 		panic(err)
 	}
 	o := serveOptions{
-		engine: engine.Config{Model: fixtures.Bundled(), Faults: []engine.Fault{f}}, host: "127.0.0.1",
+		engine: engine.Config{Model: fixtures.Bundled(), Faults: []llm.Fault{f}}, host: "127.0.0.1",
 		api: openai.Options{Name: "faulty"}, timeout: 10 * time.Second,
 	}
 	fmt.Fprintln(os.Stderr, "loading")
@@ -238,7 +239,7 @@ func TestServeIdle(t *testing.T) {
 
 // TestServeSignalWhileLoading: the load hangs until it is cancelled.
 func TestServeSignalWhileLoading(t *testing.T) {
-	fault, err := json.Marshal(engine.Fault{Point: engine.FaultLoad, Action: engine.ActHang})
+	fault, err := json.Marshal(llm.Fault{Point: llm.FaultLoad, Action: llm.ActHang})
 	require.NoError(t, err)
 	s := spawn(t, serveFault+"="+string(fault))
 	require.Eventually(t, func() bool {
@@ -336,8 +337,8 @@ func TestServeSecondSignalAborts(t *testing.T) {
 
 // TestServeEngineFails: the server ends by itself, with the cause.
 func TestServeEngineFails(t *testing.T) {
-	fault, err := json.Marshal(engine.Fault{
-		Point: engine.FaultForward, Action: engine.ActError, After: 5,
+	fault, err := json.Marshal(llm.Fault{
+		Point: llm.FaultForward, Action: llm.ActError, After: 5,
 		Text: "as planned",
 	})
 	require.NoError(t, err)

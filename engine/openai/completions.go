@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 )
 
 type completionRequest struct {
@@ -129,15 +129,15 @@ func textLogprobs(p *piece, _ bool) map[string]any {
 }
 
 // sampled finds the token that was chosen among its position's log-probabilities.
-func sampled(lps []engine.Logprob, id int32) engine.Logprob {
+func sampled(lps []llm.Logprob, id int32) llm.Logprob {
 	for _, lp := range lps {
 		if lp.TokenID == id {
 			return lp
 		}
 	}
-	return engine.Logprob{TokenID: id, Logprob: leastLogprob}
+	return llm.Logprob{TokenID: id, Logprob: leastLogprob}
 }
 
 const leastLogprob = -9999 // stands for −∞, which JSON lacks; as in vLLM
 
-func finite(lp engine.Logprob) float64 { return float64(max(lp.Logprob, leastLogprob)) }
+func finite(lp llm.Logprob) float64 { return float64(max(lp.Logprob, leastLogprob)) }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // controlPaths change what the server holds. vLLM serves them in its development mode only.
@@ -65,7 +66,8 @@ func (s *Server) isSleeping(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, http.StatusOK, map[string]bool{"is_sleeping": m.engine.State() == engine.Sleeping})
 }
 
-// resetPrefixCache is POST /reset_prefix_cache. Unlike vLLM's, it says when the cache was not reset.
+// resetPrefixCache is POST /reset_prefix_cache. Unlike vLLM's, it says when the cache was not
+// reset.
 func (s *Server) resetPrefixCache(w http.ResponseWriter, r *http.Request) error {
 	m, err := s.loaded()
 	if err != nil {
@@ -75,7 +77,7 @@ func (s *Server) resetPrefixCache(w http.ResponseWriter, r *http.Request) error 
 		return invalid("reset_running_requests", "unsupported_parameter", "not supported: abort the requests first")
 	}
 	err = m.engine.ResetPrefixCache(r.Context())
-	if errors.Is(err, engine.ErrBlocksInUse) {
+	if errors.Is(err, llm.ErrBlocksInUse) {
 		return &apiError{status: http.StatusConflict, kind: "conflict", code: "blocks_in_use", message: err.Error()}
 	}
 	return answerEmpty(w, err)
@@ -83,7 +85,7 @@ func (s *Server) resetPrefixCache(w http.ResponseWriter, r *http.Request) error 
 
 // answerEmpty is vLLM's answer to what has been done.
 func answerEmpty(w http.ResponseWriter, err error) error {
-	if param, ok := errors.AsType[*engine.ParamError](err); ok {
+	if param, ok := errors.AsType[*llm.ParamError](err); ok {
 		return invalid(param.Field, "invalid_value", "is %v, must be %s", param.Value, param.Bound)
 	}
 	if err != nil {

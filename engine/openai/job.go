@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 )
 
 func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()) }
@@ -34,15 +35,15 @@ type piece struct {
 	index      int
 	text       string
 	ids        []int32
-	logprobs   [][]engine.Logprob
-	reason     engine.FinishReason
+	logprobs   [][]llm.Logprob
+	reason     llm.FinishReason
 	stopReason string
 	first      bool
 	offset     *int // of text_offset
 }
 
 // add appends all of a step but its text.
-func (p *piece) add(d engine.Delta) {
+func (p *piece) add(d llm.Delta) {
 	p.ids = append(p.ids, d.TokenIDs...)
 	if p.logprobs == nil {
 		p.logprobs = d.Logprobs
@@ -143,7 +144,7 @@ func (j *job) whole(w http.ResponseWriter, r *http.Request) error {
 
 type usage struct{ prompt, completion, cached int }
 
-func (u *usage) add(d engine.Delta) {
+func (u *usage) add(d llm.Delta) {
 	u.completion += len(d.TokenIDs)
 	if d.Index == 0 { // the choices of a prompt share it
 		u.cached += d.CachedTokens
@@ -214,12 +215,12 @@ func (j *job) stream(w http.ResponseWriter, r *http.Request) error {
 }
 
 // index is the number of a step's choice in the answer.
-func (j *job) index(d engine.Delta) int { return d.Request*j.n() + d.Index }
+func (j *job) index(d llm.Delta) int { return d.Request*j.n() + d.Index }
 
 // deltas runs all prompts and returns their steps when they are due. Leaving the loop aborts what
 // is left.
-func (j *job) deltas(ctx context.Context) iter.Seq2[engine.Delta, error] {
-	return func(yield func(engine.Delta, error) bool) {
+func (j *job) deltas(ctx context.Context) iter.Seq2[llm.Delta, error] {
+	return func(yield func(llm.Delta, error) bool) {
 		for d, err := range j.m.engine.StreamAll(ctx, j.reqs...) {
 			if err == nil {
 				err = j.observer.step(ctx, j.index(d), d)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // metrics is GET /metrics, in Prometheus' text format. What vLLM measures too has vLLM's name,
@@ -104,8 +105,8 @@ func (p *metricsPage) finished(l *latencies) {
 	p.head(name, "counter", "Outputs that ended, by reason.")
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, why := range []engine.FinishReason{
-		engine.FinishStop, engine.FinishLength, engine.FinishAbort, engine.FinishError,
+	for _, why := range []llm.FinishReason{
+		llm.FinishStop, llm.FinishLength, llm.FinishAbort, llm.FinishError,
 	} {
 		p.sample(name, fmt.Sprintf("finished_reason=%q", why), l.finished[why])
 	}

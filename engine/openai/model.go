@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 
-	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // encode turns a text into tokens that fit into the context with one token of output.
 func (m *model) encode(ctx context.Context, text string, addSpecial bool) ([]int32, error) {
 	if m.tok == nil {
-		return nil, engine.ErrNoTokenizer
+		return nil, llm.ErrNoTokenizer
 	}
 	ids, err := m.tok.EncodeAtMost(ctx, text, addSpecial, m.longest())
 	if long, ok := errors.AsType[*tokenizer.TooLongError](err); ok {

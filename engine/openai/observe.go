@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // latencies is what the server measures of its requests.
@@ -18,10 +19,10 @@ type latencies struct {
 	prompt, output, choices, maxTokens      *histogram
 
 	mu       sync.Mutex
-	finished map[engine.FinishReason]int // choices
-	active   map[string]*activity        // by the name that requests have for the model
-	changed  time.Time                   // active
-	empty    chan struct{}               // closed when nothing is active; nil: no one waits
+	finished map[llm.FinishReason]int // choices
+	active   map[string]*activity     // by the name that requests have for the model
+	changed  time.Time                // active
+	empty    chan struct{}            // closed when nothing is active; nil: no one waits
 }
 
 // activity counts choices that are answered now.
@@ -45,7 +46,7 @@ func newLatencies(most int) *latencies {
 		choices: newHistogram("vllm:request_params_n", "The parameter n of requests.", choicesBuckets),
 		maxTokens: newHistogram("vllm:request_params_max_tokens", "The parameter max_tokens of requests.",
 			tokenBuckets(most)),
-		finished: map[engine.FinishReason]int{},
+		finished: map[llm.FinishReason]int{},
 		active:   map[string]*activity{},
 		changed:  time.Now(),
 	}
@@ -158,7 +159,7 @@ func (s *Server) observe(j *job) *observer {
 }
 
 // step waits until a choice's step is due and counts it.
-func (o *observer) step(ctx context.Context, choice int, d engine.Delta) error {
+func (o *observer) step(ctx context.Context, choice int, d llm.Delta) error {
 	c := &o.choices[choice]
 	if n := len(d.TokenIDs); n > 0 {
 		if o.pacer != nil {
@@ -183,7 +184,7 @@ func (o *observer) step(ctx context.Context, choice int, d engine.Delta) error {
 	return nil
 }
 
-func (o *observer) finish(choice int, why engine.FinishReason) {
+func (o *observer) finish(choice int, why llm.FinishReason) {
 	c := &o.choices[choice]
 	if c.finished {
 		return
@@ -207,9 +208,9 @@ func (o *observer) finish(choice int, why engine.FinishReason) {
 
 // end counts the choices that have not finished: their client has left, or the engine has failed.
 func (o *observer) end() {
-	why := engine.FinishAbort
+	why := llm.FinishAbort
 	if o.e.State() == engine.Failed {
-		why = engine.FinishError
+		why = llm.FinishError
 	}
 	for i := range o.choices {
 		o.finish(i, why)

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/llm"
 )
 
@@ -151,7 +150,7 @@ func (s *Server) pool(r *http.Request, m *model, id string, input prompts,
 		}
 	}
 	outs, err := m.engine.Pool(r.Context(), reqs...)
-	if param, ok := errors.AsType[*engine.ParamError](err); ok && isPrompt(param.Field) {
+	if param, ok := errors.AsType[*llm.ParamError](err); ok && isPrompt(param.Field) {
 		return nil, invalid("input", "invalid_value", "%v", err)
 	}
 	return outs, err
@@ -229,7 +228,7 @@ func (s *Server) rerank(w http.ResponseWriter, r *http.Request) error {
 }
 
 // ranked lists the n most relevant documents, best first; 0 lists all.
-func ranked(documents []string, outs []engine.PoolingOutput, n int) []map[string]any {
+func ranked(documents []string, outs []llm.PoolingOutput, n int) []map[string]any {
 	order := make([]int, len(outs))
 	for i := range order {
 		order[i] = i
@@ -248,7 +247,7 @@ func ranked(documents []string, outs []engine.PoolingOutput, n int) []map[string
 }
 
 // writeList answers with an entry per output.
-func (s *Server) writeList(w http.ResponseWriter, id string, outs []engine.PoolingOutput,
+func (s *Server) writeList(w http.ResponseWriter, id string, outs []llm.PoolingOutput,
 	entry func(i int, x []float32) map[string]any,
 ) error {
 	data := []map[string]any{}
@@ -261,7 +260,7 @@ func (s *Server) writeList(w http.ResponseWriter, id string, outs []engine.Pooli
 	})
 }
 
-func poolingUsage(outs []engine.PoolingOutput) map[string]any {
+func poolingUsage(outs []llm.PoolingOutput) map[string]any {
 	n := 0
 	for _, out := range outs {
 		n += len(out.PromptTokenIDs)

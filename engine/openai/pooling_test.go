@@ -15,6 +15,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // vectorOf reads a list of numbers.
@@ -29,7 +30,7 @@ func vectorOf(t *testing.T, v any) (out []float32) {
 }
 
 func TestEmbeddings(t *testing.T) {
-	_, e, url := serve(t, engine.Config{Device: "cpu", Task: engine.TaskEmbed})
+	_, e, url := serve(t, engine.Config{Device: "cpu", Task: llm.TaskEmbed})
 	want, err := e.Embed(t.Context(), "The lighthouse", "2+3=")
 	require.NoError(t, err)
 	ids, err := e.Encode("The lighthouse")
@@ -119,7 +120,7 @@ func TestClassifyScoreRerank(t *testing.T) {
 
 func TestPoolingRefusals(t *testing.T) {
 	_, _, generator := serve(t, engine.Config{Device: "cpu"})
-	_, _, embedder := serve(t, engine.Config{Device: "cpu", Task: engine.TaskEmbed, MaxModelLen: 16})
+	_, _, embedder := serve(t, engine.Config{Device: "cpu", Task: llm.TaskEmbed, MaxModelLen: 16})
 	const text, talk = "/v1/completions", "/v1/chat/completions"
 	for _, c := range []struct {
 		url, path, body string

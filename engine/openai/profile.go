@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // Latency delays tokens, so that a small model answers at the pace of a large one. A token is sent
@@ -14,8 +14,8 @@ import (
 type Latency struct {
 	FirstToken time.Duration // from the request to the first token
 	InterToken time.Duration // between two tokens
-	// Jitter changes each delay by at most this share of it, in [0, 1]. The changes follow from Seed
-	// and from the number of the request, in the order of arrival.
+	// Jitter changes each delay by at most this share of it, in [0, 1]. The changes follow from
+	// Seed and from the number of the request, in the order of arrival.
 	Jitter float64
 	Seed   uint64
 }
@@ -88,7 +88,7 @@ func sleep(ctx context.Context, d time.Duration, closed <-chan struct{}) error {
 	case <-t.C:
 		return nil
 	case <-closed:
-		return fmt.Errorf("%w before the answer was complete", engine.ErrStopped)
+		return fmt.Errorf("%w before the answer was complete", llm.ErrStopped)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/engine/internal/chat"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // Server is an http.Handler. It answers from the start; until SetModel it says that it is loading.
@@ -112,7 +113,7 @@ func (s *Server) SetModel(e *engine.Engine) (chatError, err error) {
 		m.vocab = m.tok.VocabSize()
 	}
 	if m.templates, m.noTemplates = chat.Load(cfg.Model); m.noTemplates == nil && m.tok == nil {
-		m.noTemplates = fmt.Errorf("%w: a chat needs one", engine.ErrNoTokenizer)
+		m.noTemplates = fmt.Errorf("%w: a chat needs one", llm.ErrNoTokenizer)
 	}
 	s.model.Store(m)
 	return m.noTemplates, nil
@@ -129,8 +130,8 @@ func (s *Server) closed() <-chan struct{} {
 // Drain refuses new work from now on; what runs goes on.
 func (s *Server) Drain() { s.stopped.Store(true) }
 
-// Finish waits until the answers that have been begun are written, or until ctx ends. With a latency
-// profile the engine has finished long before.
+// Finish waits until the answers that have been begun are written, or until ctx ends. With a
+// latency profile the engine has finished long before.
 func (s *Server) Finish(ctx context.Context) error {
 	m := s.model.Load()
 	if m == nil {
@@ -206,7 +207,7 @@ func (s *Server) ready() (*model, error) {
 	case engine.Running:
 		return m, nil
 	case engine.Failed:
-		cause := engine.ErrEngineDead
+		cause := llm.ErrEngineDead
 		if err := m.engine.Err(); err != nil { // it is there a moment after the state is
 			cause = err
 		}
@@ -343,8 +344,8 @@ const statusGone = 499
 // asAPIError maps the engine's errors.
 func asAPIError(err error) *apiError {
 	var api *apiError
-	var param *engine.ParamError
-	var limit *engine.LimitError
+	var param *llm.ParamError
+	var limit *llm.LimitError
 	var tmpl *chat.Error
 	switch {
 	case errors.As(err, &api):
@@ -363,11 +364,11 @@ func asAPIError(err error) *apiError {
 	case errors.As(err, &param):
 		name := fieldName(param.Field)
 		return invalid(name, "invalid_value", "is %v, must be %s", param.Value, param.Bound)
-	case errors.Is(err, engine.ErrUnsupported):
+	case errors.Is(err, llm.ErrUnsupported):
 		return invalid("", "unsupported_task", "%v", err)
-	case errors.Is(err, engine.ErrPromptTooBig):
+	case errors.Is(err, llm.ErrPromptTooBig):
 		return invalid("", "context_length_exceeded", "%v", err)
-	case errors.Is(err, engine.ErrNoTokenizer):
+	case errors.Is(err, llm.ErrNoTokenizer):
 		return invalid("", "no_tokenizer", "%v", err)
 	case errors.Is(err, chat.ErrNoTemplate):
 		return invalid("", "no_chat_template", "%v", err)
@@ -375,11 +376,11 @@ func asAPIError(err error) *apiError {
 		return &apiError{status: http.StatusNotImplemented, kind: "not_implemented", code: "unsupported_chat_template", message: err.Error()}
 	case errors.As(err, &tmpl):
 		return invalid("messages", "chat_template", "%v", err)
-	case errors.Is(err, engine.ErrStopped), errors.Is(err, engine.ErrDraining), errors.Is(err, engine.ErrSleeping):
+	case errors.Is(err, llm.ErrStopped), errors.Is(err, llm.ErrDraining), errors.Is(err, llm.ErrSleeping):
 		return unavailable("draining", err.Error())
 	}
 	code := "internal_error"
-	if errors.Is(err, engine.ErrEngineDead) {
+	if errors.Is(err, llm.ErrEngineDead) {
 		code = "engine_dead"
 	}
 	return &apiError{status: http.StatusInternalServerError, kind: "server_error", code: code, message: err.Error()}

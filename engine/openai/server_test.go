@@ -21,6 +21,7 @@ import (
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/engine/internal/chat"
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/llm"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -479,9 +480,9 @@ func TestDisconnectAborts(t *testing.T) {
 // stream too.
 func TestEngineFails(t *testing.T) {
 	e, err := engine.Open(t.Context(), engine.Config{
-		Model: fixtures.Bundled(), Faults: []engine.Fault{{
-			Point: engine.FaultForward, After: 5,
-			Action: engine.ActError, Text: "as planned",
+		Model: fixtures.Bundled(), Faults: []llm.Fault{{
+			Point: llm.FaultForward, After: 5,
+			Action: llm.ActError, Text: "as planned",
 		}},
 	})
 	require.NoError(t, err)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // structured are the fields that restrict an answer to a language besides structured_outputs, which
@@ -29,19 +29,19 @@ type responseFormat struct {
 }
 
 // outputs joins the fields and structured_outputs into one; nil when none says anything.
-func (s *structured) outputs(param *engine.StructuredOutputs) (*engine.StructuredOutputs, error) {
-	var given []*engine.StructuredOutputs
+func (s *structured) outputs(param *llm.StructuredOutputs) (*llm.StructuredOutputs, error) {
+	var given []*llm.StructuredOutputs
 	var names []string
-	add := func(name string, o engine.StructuredOutputs) {
+	add := func(name string, o llm.StructuredOutputs) {
 		given, names = append(given, &o), append(names, name)
 	}
 	if f := s.ResponseFormat; f != nil {
 		switch {
 		case f.Type == "text":
 		case f.Type == "json_object":
-			add("response_format", engine.StructuredOutputs{JSONObject: true})
+			add("response_format", llm.StructuredOutputs{JSONObject: true})
 		case f.Type == "json_schema" && f.JSONSchema != nil && f.JSONSchema.Schema != nil:
-			add("response_format", engine.StructuredOutputs{JSON: string(f.JSONSchema.Schema)})
+			add("response_format", llm.StructuredOutputs{JSON: string(f.JSONSchema.Schema)})
 		case f.Type == "json_schema":
 			return nil, invalid("response_format", "invalid_value", "json_schema.schema is missing")
 		default:
@@ -53,20 +53,20 @@ func (s *structured) outputs(param *engine.StructuredOutputs) (*engine.Structure
 		add("structured_outputs", *param)
 	}
 	if s.GuidedJSON != nil {
-		var o engine.StructuredOutputs
+		var o llm.StructuredOutputs
 		if err := json.Unmarshal([]byte(`{"json":`+string(s.GuidedJSON)+`}`), &o); err != nil {
 			return nil, invalid("guided_json", "invalid_type", "%v", jsonError(err))
 		}
 		add("guided_json", o)
 	}
 	if s.GuidedRegex != "" {
-		add("guided_regex", engine.StructuredOutputs{Regex: s.GuidedRegex})
+		add("guided_regex", llm.StructuredOutputs{Regex: s.GuidedRegex})
 	}
 	if s.GuidedChoice != nil {
-		add("guided_choice", engine.StructuredOutputs{Choice: s.GuidedChoice})
+		add("guided_choice", llm.StructuredOutputs{Choice: s.GuidedChoice})
 	}
 	if s.GuidedGrammar != "" {
-		add("guided_grammar", engine.StructuredOutputs{Grammar: s.GuidedGrammar})
+		add("guided_grammar", llm.StructuredOutputs{Grammar: s.GuidedGrammar})
 	}
 	switch len(given) {
 	case 0:
@@ -79,7 +79,7 @@ func (s *structured) outputs(param *engine.StructuredOutputs) (*engine.Structure
 
 // grammarError is the refusal of structured outputs.
 func grammarError(err error) *apiError {
-	e, ok := errors.AsType[*engine.GrammarError](err)
+	e, ok := errors.AsType[*llm.GrammarError](err)
 	if !ok {
 		return nil
 	}

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/engine/internal/tokenizer"
+	"github.com/enginetest/enginetest/llm"
 )
 
 type tokenizeRequest struct {
@@ -69,7 +69,7 @@ func (s *Server) readTokens(w http.ResponseWriter, r *http.Request, into any) (*
 	}
 	if m.tok == nil {
 		done()
-		return nil, nil, engine.ErrNoTokenizer
+		return nil, nil, llm.ErrNoTokenizer
 	}
 	return m, done, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/enginetest/enginetest/runner"
 )
 
@@ -170,7 +171,7 @@ func TestStops(t *testing.T) {
 	r := start(t)
 	full := r.GenerateGreedy(story, 48)
 	cut := r.GenerateWith(story, engine.SamplingParams{MaxTokens: 48, Stop: []string{"sea"}}).Completions[0]
-	assert.Equal(t, engine.FinishStop, cut.FinishReason)
+	assert.Equal(t, llm.FinishStop, cut.FinishReason)
 	assert.Equal(t, "sea", cut.StopReason)
 	assert.Equal(t, full.Text[:strings.Index(full.Text, "sea")], cut.Text)
 	kept := r.GenerateWith(story, engine.SamplingParams{
@@ -187,10 +188,10 @@ func TestEndOfSequence(t *testing.T) {
 	r := start(t)
 	c := r.GenerateGreedy("2+3=", 16)
 	assert.Equal(t, "5", c.Text)
-	assert.Equal(t, engine.FinishStop, c.FinishReason)
+	assert.Equal(t, llm.FinishStop, c.FinishReason)
 	on := r.GenerateWith("2+3=", engine.SamplingParams{MaxTokens: 16, IgnoreEOS: true}).Completions[0]
 	assert.Len(t, on.TokenIDs, 16)
-	assert.Equal(t, engine.FinishLength, on.FinishReason)
+	assert.Equal(t, llm.FinishLength, on.FinishReason)
 	later := r.GenerateWith("2+3=", engine.SamplingParams{MaxTokens: 16, MinTokens: 8}).Completions[0]
 	assert.GreaterOrEqual(t, len(later.TokenIDs), 8)
 }

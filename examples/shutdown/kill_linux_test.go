@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// 6. SIGKILL of the core, of its parent, of both, at random moments: from the first instruction of the parent to the middle of its requests.
+// 6. SIGKILL of the core, of its parent, of both, at random moments: from the first instruction of
+// the parent to the middle of its requests.
 
 // TestKillCore: the caller has an error, and Shutdown still proves that all is
 // gone.
@@ -34,7 +36,7 @@ func TestKillCore(t *testing.T) {
 			time.Sleep(rand.N(20 * time.Millisecond))
 			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 			a := <-answered
-			assert.ErrorIs(t, a.err, engine.ErrEngineDead)
+			assert.ErrorIs(t, a.err, llm.ErrEngineDead)
 			assert.ErrorContains(t, a.err, fmt.Sprintf("core process %d was killed by SIGKILL", pid))
 			gone(t, r)
 		}

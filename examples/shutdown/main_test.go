@@ -29,6 +29,7 @@ import (
 	"github.com/enginetest/enginetest/forkproc"
 	"github.com/enginetest/enginetest/gpuwait"
 	"github.com/enginetest/enginetest/harness"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/enginetest/enginetest/runner"
 )
 
@@ -119,9 +120,9 @@ func (m mode) config() engine.Config {
 }
 
 // on returns a fault that strikes the last device alone: the others only notice.
-func on(cfg engine.Config, f engine.Fault) []engine.Fault {
+func on(cfg engine.Config, f llm.Fault) []llm.Fault {
 	f.Rank = cfg.TensorParallel - 1
-	return []engine.Fault{f}
+	return []llm.Fault{f}
 }
 
 // in runs a case in one mode.

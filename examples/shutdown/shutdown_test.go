@@ -16,6 +16,7 @@ import (
 	"github.com/enginetest/enginetest/fixtures/fault"
 	"github.com/enginetest/enginetest/leakcheck"
 	"github.com/enginetest/enginetest/ledger"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -37,9 +38,9 @@ func TestDelete(t *testing.T) {
 		answers := inFlight(t, r, e, 4, 450)
 		gone(t, r)
 		for _, a := range answers() {
-			assert.ErrorIs(t, a.err, engine.ErrStopped)
+			assert.ErrorIs(t, a.err, llm.ErrStopped)
 			require.Len(t, a.outs, 1)
-			assert.Equal(t, engine.FinishAbort, a.outs[0].Completions[0].FinishReason)
+			assert.Equal(t, llm.FinishAbort, a.outs[0].Completions[0].FinishReason)
 		}
 	})
 	everywhere(t, "delete: twice", func(t *testing.T, cfg engine.Config) {
@@ -47,7 +48,7 @@ func TestDelete(t *testing.T) {
 		require.NoError(t, e.Shutdown(t.Context()))
 		require.NoError(t, e.Shutdown(t.Context()))
 		_, err := r.TryGenerate(some(1))
-		assert.ErrorIs(t, err, engine.ErrStopped)
+		assert.ErrorIs(t, err, llm.ErrStopped)
 		gone(t, r)
 	})
 	everywhere(t, "delete: concurrently, under load", func(t *testing.T, cfg engine.Config) {
@@ -102,7 +103,7 @@ func TestDrain(t *testing.T) {
 		go func(e *engine.Engine) { drained <- e.Drain(context.Background()) }(e)
 		eventually(t, "it drains", func() bool { return e.State() == engine.Draining })
 		_, err := r.TryGenerate(some(1))
-		assert.ErrorIs(t, err, engine.ErrDraining)
+		assert.ErrorIs(t, err, llm.ErrDraining)
 		require.NoError(t, <-drained)
 		for _, a := range answers() {
 			require.NoError(t, a.err)
@@ -117,39 +118,40 @@ func TestDrain(t *testing.T) {
 		defer cancel()
 		assert.ErrorIs(t, e.Drain(ctx), context.DeadlineExceeded)
 		for _, a := range answers() {
-			assert.ErrorIs(t, a.err, engine.ErrStopped)
+			assert.ErrorIs(t, a.err, llm.ErrStopped)
 		}
 		gone(t, r)
 	})
 }
 
-// 2. The engine fails after ten good passes; all that callers got is still held when it is proven gone.
+// 2. The engine fails after ten good passes; all that callers got is still held when it is proven
+// gone.
 
 func TestForwardError(t *testing.T) {
 	for _, f := range []struct {
 		name  string
-		fault engine.Fault
+		fault llm.Fault
 		child bool // ends the process, so only a core in a child can have it
 	}{
-		{"error", fault.Error(engine.FaultForward, 10), false},
-		{"panic", fault.Panic(engine.FaultForward, 10), false},
-		{"hang, seen by the watchdog", fault.Hang(engine.FaultForward, 10), false},
-		{"exit", fault.Exit(engine.FaultForward, 10), true},
-		{"kill", fault.Kill(engine.FaultForward, 10), true},
+		{"error", fault.Error(llm.FaultForward, 10), false},
+		{"panic", fault.Panic(llm.FaultForward, 10), false},
+		{"hang, seen by the watchdog", fault.Hang(llm.FaultForward, 10), false},
+		{"exit", fault.Exit(llm.FaultForward, 10), true},
+		{"kill", fault.Kill(llm.FaultForward, 10), true},
 	} {
 		body := func(t *testing.T, cfg engine.Config) {
 			cfg.Faults = on(cfg, f.fault)
-			if f.fault.Action == engine.ActHang {
+			if f.fault.Action == llm.ActHang {
 				cfg.StepTimeout = 300 * time.Millisecond
 			}
 			r, e := start(t, cfg)
 			answers := inFlight(t, r, e, 3, 100)
 			held := answers()
 			for _, a := range held {
-				assert.ErrorIs(t, a.err, engine.ErrEngineDead)
+				assert.ErrorIs(t, a.err, llm.ErrEngineDead)
 			}
 			_, err := r.TryGenerate(some(1))
-			assert.ErrorIs(t, err, engine.ErrEngineDead)
+			assert.ErrorIs(t, err, llm.ErrEngineDead)
 			assert.Equal(t, engine.Failed, e.State())
 			fault.MustFire(t, e)
 			gone(t, r)
@@ -177,7 +179,7 @@ func TestProcessorError(t *testing.T) {
 		} {
 			_, err := r.TryGenerate(bad)
 			assert.Error(t, err)
-			assert.NotErrorIs(t, err, engine.ErrEngineDead)
+			assert.NotErrorIs(t, err, llm.ErrEngineDead)
 		}
 		assert.NoError(t, e.Err())
 		assert.Len(t, r.Generate(some(5))[0].Completions[0].TokenIDs, 5)
@@ -193,19 +195,19 @@ func TestProcessorError(t *testing.T) {
 func TestStartupError(t *testing.T) {
 	for _, f := range []struct {
 		name  string
-		fault engine.Fault
+		fault llm.Fault
 	}{
-		{"load fails", fault.Error(engine.FaultLoad, 0)},
-		{"load panics", fault.Panic(engine.FaultLoad, 0)},
-		{"no memory", fault.OutOfMemory(engine.FaultAllocate, 2)},
-		{"first forward pass", fault.Error(engine.FaultProfile, 0)},
+		{"load fails", fault.Error(llm.FaultLoad, 0)},
+		{"load panics", fault.Panic(llm.FaultLoad, 0)},
+		{"no memory", fault.OutOfMemory(llm.FaultAllocate, 2)},
+		{"first forward pass", fault.Error(llm.FaultProfile, 0)},
 	} {
 		everywhere(t, "start: "+f.name, func(t *testing.T, cfg engine.Config) {
 			cfg.Faults = on(cfg, f.fault)
 			err := failedStart(t, t.Context(), cfg)
-			assert.ErrorIs(t, err, engine.ErrInjected, "the fault has fired")
-			if f.fault.Action == engine.ActOOM {
-				assert.ErrorIs(t, err, engine.ErrOutOfMemory)
+			assert.ErrorIs(t, err, llm.ErrInjected, "the fault has fired")
+			if f.fault.Action == llm.ActOOM {
+				assert.ErrorIs(t, err, llm.ErrOutOfMemory)
 			}
 		})
 	}
@@ -219,24 +221,24 @@ func TestStartupError(t *testing.T) {
 		assert.ErrorContains(t, err, fixtures.MissingShard.Message())
 	})
 	everywhere(t, "start: cancelled", func(t *testing.T, cfg engine.Config) {
-		cfg.Faults = on(cfg, fault.Hang(engine.FaultLoad, 0))
+		cfg.Faults = on(cfg, fault.Hang(llm.FaultLoad, 0))
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(50*time.Millisecond, cancel)
 		assert.ErrorIs(t, failedStart(t, ctx, cfg), context.Canceled)
 	})
 	everywhere(t, "start: it never comes", func(t *testing.T, cfg engine.Config) {
-		cfg.Faults = on(cfg, fault.Hang(engine.FaultProfile, 0))
+		cfg.Faults = on(cfg, fault.Hang(llm.FaultProfile, 0))
 		cfg.StartTimeout = 300 * time.Millisecond
 		assert.ErrorContains(t, failedStart(t, t.Context(), cfg), "Config.StartTimeout (300ms)")
 	})
 	for _, f := range []struct {
 		name  string
-		fault engine.Fault
-	}{{"the core exits", fault.Exit(engine.FaultLoad, 0)}, {"the core is killed", fault.Kill(engine.FaultProfile, 0)}} {
+		fault llm.Fault
+	}{{"the core exits", fault.Exit(llm.FaultLoad, 0)}, {"the core is killed", fault.Kill(llm.FaultProfile, 0)}} {
 		inChildCores(t, "start: "+f.name, func(t *testing.T, cfg engine.Config) {
 			cfg.Faults = on(cfg, f.fault)
 			err := failedStart(t, t.Context(), cfg)
-			assert.ErrorIs(t, err, engine.ErrEngineDead)
+			assert.ErrorIs(t, err, llm.ErrEngineDead)
 			assert.ErrorContains(t, err, "core process ")
 		})
 	}
@@ -251,7 +253,7 @@ func TestSleep(t *testing.T) {
 		for level := 1; level <= 2; level++ {
 			require.NoError(t, e.Sleep(t.Context(), level))
 			_, err := r.TryGenerate(some(1))
-			assert.ErrorIs(t, err, engine.ErrSleeping)
+			assert.ErrorIs(t, err, llm.ErrSleeping)
 			assert.NoError(t, e.Err(), "it can recover")
 			require.NoError(t, e.Wake(t.Context()))
 			assert.Equal(t, before, r.GenerateGreedy("The lighthouse", 20).Text)
@@ -266,7 +268,7 @@ func TestSleep(t *testing.T) {
 	everywhere(t, "reset: refused under load, then done", func(t *testing.T, cfg engine.Config) {
 		r, e := start(t, cfg)
 		answers := inFlight(t, r, e, 2, 200)
-		assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), engine.ErrBlocksInUse)
+		assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), llm.ErrBlocksInUse)
 		answers()
 		assert.NoError(t, e.ResetPrefixCache(t.Context()))
 		assert.Zero(t, e.Stats().KVBlocksCached)
@@ -355,7 +357,7 @@ func TestSeveral(t *testing.T) {
 
 func TestPooling(t *testing.T) {
 	pools := func(cfg engine.Config) engine.Config {
-		cfg.Task, cfg.Pooling = engine.TaskEmbed, engine.PoolingMean
+		cfg.Task, cfg.Pooling = llm.TaskEmbed, engine.PoolingMean
 		return cfg
 	}
 	everywhere(t, "pooling: embed, sleep, wake, delete", func(t *testing.T, cfg engine.Config) {
@@ -383,7 +385,7 @@ func TestPooling(t *testing.T) {
 				for err == nil {
 					_, err = e.Embed(context.Background(), text, text)
 				}
-				assert.ErrorIs(t, err, engine.ErrStopped)
+				assert.ErrorIs(t, err, llm.ErrStopped)
 			})
 		}
 		eventually(t, "the requests run", func() bool { return e.Stats().Finished > 8 })
@@ -392,13 +394,13 @@ func TestPooling(t *testing.T) {
 		gone(t, r)
 	})
 	everywhere(t, "pooling: a forward pass fails", func(t *testing.T, cfg engine.Config) {
-		cfg.Faults = on(cfg, fault.Error(engine.FaultForward, 2))
+		cfg.Faults = on(cfg, fault.Error(llm.FaultForward, 2))
 		r, e := start(t, pools(cfg))
 		var err error
 		for err == nil {
 			_, err = e.Embed(t.Context(), "The lighthouse")
 		}
-		assert.ErrorIs(t, err, engine.ErrEngineDead)
+		assert.ErrorIs(t, err, llm.ErrEngineDead)
 		fault.MustFire(t, e)
 		gone(t, r)
 		runtime.KeepAlive(err)

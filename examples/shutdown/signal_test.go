@@ -19,6 +19,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures/fault"
+	"github.com/enginetest/enginetest/llm"
 	"github.com/enginetest/enginetest/runner"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -66,7 +67,7 @@ func (p program) run() error {
 	}()
 	cfg := mode{core: p.Core, devices: p.Devices}.config()
 	if p.Hang {
-		cfg.Faults = on(cfg, fault.Hang(engine.FaultLoad, 0))
+		cfg.Faults = on(cfg, fault.Hang(llm.FaultLoad, 0))
 		time.AfterFunc(100*time.Millisecond, func() { fmt.Println("loading") })
 	}
 	f, err := runner.Open(life, func(ctx context.Context) (*engine.Engine, error) { return engine.Open(ctx, cfg) })
@@ -90,7 +91,7 @@ func (p program) run() error {
 			}
 			if err == nil {
 				finished.Add(1)
-			} else if errors.Is(err, engine.ErrStopped) {
+			} else if errors.Is(err, llm.ErrStopped) {
 				aborted.Add(1)
 			}
 		})
@@ -113,7 +114,7 @@ func (p program) run() error {
 		return err
 	}
 	fmt.Printf("finished %d, aborted %d, new work refused %v\n", finished.Load(), aborted.Load(),
-		errors.Is(refused, engine.ErrStopped))
+		errors.Is(refused, llm.ErrStopped))
 	return nil
 }
 

@@ -44,13 +44,13 @@ func Options(dir string, cfg engine.Config) ([]conformance.Option, error) {
 		return nil, err
 	}
 	stumbling := cfg
-	stumbling.Faults = []engine.Fault{{Point: engine.FaultProfile, Rank: -1, Action: engine.ActError}}
-	hungry.Faults = []engine.Fault{{Point: engine.FaultAllocate, Rank: -1, After: 2, Action: engine.ActOOM}}
+	stumbling.Faults = []llm.Fault{{Point: llm.FaultProfile, Rank: -1, Action: llm.ActError}}
+	hungry.Faults = []llm.Fault{{Point: llm.FaultAllocate, Rank: -1, After: 2, Action: llm.ActOOM}}
 	return append(ServerOptions(),
 		conformance.Tight(Open(tight)),
 		conformance.Faulty(func(ctx context.Context, f llm.Fault) (*engine.Engine, error) {
 			faulty := cfg
-			faulty.Faults = []engine.Fault{f}
+			faulty.Faults = []llm.Fault{f}
 			return engine.Open(ctx, faulty)
 		}),
 		conformance.MustNotStart("a missing shard", Open(damaged)),
