@@ -2,10 +2,11 @@ package scheduler
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/enginetest/enginetest/internal/linear"
 )
 
 // queueFor adds n sequences of one client.
@@ -118,7 +119,7 @@ func TestAbsenceEarnsNothing(t *testing.T) {
 // Sequences leave a queue in constant time: a request of n sequences that ends takes n steps, not
 // n².
 func TestManySequencesEndInLinearTime(t *testing.T) {
-	end := func(n int) time.Duration {
+	linear.Check(t, 2000, 32_000, func(n int) func() {
 		r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 64, Chunked: true}, 512, 4, true)
 		seqs := make([]Seq, n)
 		for i := range seqs {
@@ -129,22 +130,11 @@ func TestManySequencesEndInLinearTime(t *testing.T) {
 			require.NoError(t, r.Add(&seqs[i]))
 		}
 		require.Equal(t, n, r.Waiting())
-		start := time.Now()
-		for i := range seqs { // the newest first: the end of a list that is searched from its front
-			r.Finish(&seqs[n-1-i])
+		return func() {
+			for i := range seqs { // the newest first: the end of a list that is searched from its front
+				r.Finish(&seqs[n-1-i])
+			}
+			require.Zero(t, r.Waiting())
 		}
-		took := time.Since(start)
-		require.Zero(t, r.Waiting())
-		return took
-	}
-	// Quadratic work takes 256 times as long for 16 times as many, in every round; linear work 16
-	// times in a round that nothing disturbs.
-	short, long := time.Hour, time.Hour
-	for round := 0; ; round++ {
-		short, long = min(short, end(2000)), min(long, end(32_000))
-		if long < 64*max(short, 100*time.Microsecond) {
-			return
-		}
-		require.Less(t, round, 50, "2000 sequences took %v, 32 000 took %v", short, long)
-	}
+	})
 }

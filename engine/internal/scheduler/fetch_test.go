@@ -61,7 +61,7 @@ func withTier(t require.TestingT, r *rig, blocks int) (*offload.Tier, *flaky) {
 
 // drainTier runs until nothing is left to do, transfers included.
 func drainTier(t require.TestingT, r *rig, tier *offload.Tier) {
-	for end := time.Now().Add(10 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; {
 		stepped := r.step(t)
 		if !stepped && tier.Stats().Pending == 0 && r.Waiting()+r.Running() == 0 {
 			break

@@ -5,10 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/enginetest/enginetest/internal/linear"
 )
 
 // The heap and the plain scan must agree; a planted difference is a merge taken out of order.
@@ -29,8 +30,7 @@ func TestHeapAndScanAgree(t *testing.T) {
 	})
 }
 
-// A text of n bytes must take about n log n at worst: what is quadratic takes 64 times as long for
-// 8 times the length.
+// A text of n bytes must take about n log n at worst.
 func TestNothingIsQuadratic(t *testing.T) {
 	spaces, err := Parse([]byte(file("added_tokens",
 		`[{"id":5,"content":"  ","lstrip":true,"rstrip":true},{"id":6,"content":"   ","rstrip":true}]`)))
@@ -45,22 +45,12 @@ func TestNothingIsQuadratic(t *testing.T) {
 		{"deepseek: what no pattern matches", "\u00ad\u200b", load(t, "deepseek")},
 		{"spaces that are tokens and strip spaces", "          ", spaces},
 	} {
-		best := map[int]time.Duration{12_500: time.Hour, 100_000: time.Hour}
-		// Quadratic work takes 64 times as long in every round; linear work takes 8 times as long
-		// in a round that no one disturbs.
-		linear := func() bool {
-			for n := range best {
-				word := strings.Repeat(row.unit, n/len(row.unit))
-				start := time.Now()
-				row.tok.Encode(word, false)
-				best[n] = min(best[n], time.Since(start))
-			}
-			return best[100_000] < 24*max(best[12_500], 100*time.Microsecond)
-		}
-		for round := 0; !linear(); round++ {
-			require.Less(t, round, 50, "%s: 12 500 bytes took %v, 100 000 took %v", row.name, best[12_500],
-				best[100_000])
-		}
+		t.Run(row.name, func(t *testing.T) {
+			linear.Check(t, 6_250, 200_000, func(n int) func() {
+				text := strings.Repeat(row.unit, n/len(row.unit))
+				return func() { row.tok.Encode(text, false) }
+			})
+		})
 	}
 }
 
