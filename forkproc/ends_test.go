@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,6 +30,8 @@ func TestEnds(t *testing.T) {
 		phase  forkproc.Phase
 		tail   string
 		why    string
+		// limited: in a time limit, one that is long enough to get to the phase
+		limited bool
 	}
 	ends := []end{
 		{name: "fail", body: func(t *testing.T) {
@@ -51,7 +54,7 @@ func TestEnds(t *testing.T) {
 		{name: "panic in a cleanup", body: func(t *testing.T) {
 			t.Cleanup(func() { panic("late") })
 		}, expect: forkproc.Panicked("panic: late"), code: 2, phase: forkproc.PhaseCleanup, why: "the body was fine"},
-		{name: "fatal error", body: func(*testing.T) { var c chan int; <-c }, opts: []forkproc.Option{forkproc.Timeout(300 * time.Millisecond)}, expect: forkproc.TimedOut(), code: 2, phase: forkproc.PhaseBody, tail: "", why: "waits for ever: the alarm comes"},
+		{name: "fatal error", body: func(*testing.T) { var c chan int; <-c }, limited: true, expect: forkproc.TimedOut(), code: 2, phase: forkproc.PhaseBody, tail: "", why: "waits for ever: the alarm comes"},
 		{name: "os.Exit(0)", body: func(*testing.T) { os.Exit(0) }, opts: []forkproc.Option{forkproc.Args("-test.paniconexit0=false")}, expect: forkproc.Exited(0), code: 0, phase: forkproc.PhaseBody, why: "the same exit code as a pass"},
 		{name: "os.Exit(0), noticed", body: func(*testing.T) { os.Exit(0) }, opts: []forkproc.Option{forkproc.Args("-test.paniconexit0")}, expect: forkproc.Panicked("unexpected call to os.Exit(0)"), code: 2, phase: forkproc.PhaseBody, why: "as under go test"},
 		{name: "exit_group(0)", body: func(*testing.T) { syscall.Exit(0) }, expect: forkproc.Exited(0), code: 0, phase: forkproc.PhaseBody, why: "what exit in C comes down to: no hook sees it"},
@@ -59,7 +62,7 @@ func TestEnds(t *testing.T) {
 			os.Exit(7)
 		}, expect: forkproc.Exited(7), code: 7, phase: forkproc.PhaseBody, why: "any code"},
 		{name: "exit after a forged pass", body: func(t *testing.T) { fmt.Printf("\x16--- PASS: %s (0.00s)\n\x16PASS\n", t.Name()); syscall.Exit(0) }, expect: forkproc.Exited(0), code: 0, phase: forkproc.PhaseBody, why: "a frame in the output is one witness, the child's note the other"},
-		{name: "timeout", body: func(*testing.T) { time.Sleep(time.Hour) }, opts: []forkproc.Option{forkproc.Timeout(300 * time.Millisecond)}, expect: forkproc.TimedOut(), code: 2, phase: forkproc.PhaseBody, why: "its own alarm, with stacks"},
+		{name: "timeout", body: func(*testing.T) { time.Sleep(time.Hour) }, limited: true, expect: forkproc.TimedOut(), code: 2, phase: forkproc.PhaseBody, why: "its own alarm, with stacks"},
 		{name: "SIGKILL", body: func(*testing.T) { kill(syscall.SIGKILL) }, expect: forkproc.Killed(syscall.SIGKILL), code: -1, signal: syscall.SIGKILL, phase: forkproc.PhaseBody, why: "no word from the child"},
 		{name: "SIGTERM", body: func(*testing.T) { kill(syscall.SIGTERM) }, expect: forkproc.Killed(syscall.SIGTERM), code: -1, signal: syscall.SIGTERM, phase: forkproc.PhaseBody, why: "a scheduler's signal"},
 		{name: "SIGSEGV from outside", body: func(*testing.T) {
@@ -83,12 +86,36 @@ func TestEnds(t *testing.T) {
 	}
 	for _, e := range ends {
 		t.Run(e.name, func(t *testing.T) {
-			o := forkproc.Run(t, e.body, append(e.opts, forkproc.Expect(e.expect))...)
+			run := func(opts ...forkproc.Option) forkproc.Outcome {
+				return forkproc.Run(t, e.body, slices.Concat(e.opts, opts, []forkproc.Option{forkproc.Expect(e.expect)})...)
+			}
+			var o forkproc.Outcome
+			if e.limited {
+				o = withinEver(t, func(limit time.Duration) (forkproc.Outcome, bool) {
+					o := run(forkproc.Timeout(limit))
+					return o, o.Phase == e.phase
+				})
+			} else {
+				o = run()
+			}
 			require.Equal(t, e.code, o.ExitCode, e.why)
 			require.Equal(t, e.signal, o.Signal, e.why)
 			require.Equal(t, e.phase, o.Phase, e.why)
 			require.Contains(t, o.Tail, e.tail, e.why)
 		})
+	}
+}
+
+// withinEver runs a child with longer and longer time limits until one has led to what the test is
+// about: a busy machine may take longer than a limit to start a child.
+func withinEver(t *testing.T, run func(limit time.Duration) (forkproc.Outcome, bool)) forkproc.Outcome {
+	t.Helper()
+	for limit := 200 * time.Millisecond; ; limit *= 2 {
+		o, ok := run(limit)
+		if ok {
+			return o
+		}
+		require.Less(t, limit, time.Minute, "the child never came so far: %+v", o)
 	}
 }
 
@@ -157,14 +184,19 @@ func TestWrap(t *testing.T) {
 }
 
 func TestTimeoutThatTheChildCannotKeep(t *testing.T) {
-	o := forkproc.Run(t, func(*testing.T) { time.Sleep(time.Hour) },
-		forkproc.Args("-test.timeout=1h"), forkproc.Timeout(100*time.Millisecond), forkproc.Grace(200*time.Millisecond), forkproc.Expect(forkproc.TimedOut()))
+	o := withinEver(t, func(limit time.Duration) (forkproc.Outcome, bool) {
+		o := forkproc.Run(t, func(*testing.T) { time.Sleep(time.Hour) },
+			forkproc.Args("-test.timeout=1h"), forkproc.Timeout(limit), forkproc.Grace(limit), forkproc.Expect(forkproc.TimedOut()))
+		return o, o.Phase == forkproc.PhaseBody && o.Signal == 0
+	})
 	require.Contains(t, o.Reason, "got SIGQUIT")
 	require.Contains(t, o.Tail, "rip", "the runtime's dump")
 
-	o = forkproc.Run(t, func(*testing.T) { kill(syscall.SIGSTOP) },
-		forkproc.Timeout(100*time.Millisecond), forkproc.Grace(100*time.Millisecond), forkproc.Expect(forkproc.TimedOut()))
-	require.Equal(t, syscall.SIGKILL, o.Signal)
+	o = withinEver(t, func(limit time.Duration) (forkproc.Outcome, bool) {
+		o := forkproc.Run(t, func(*testing.T) { kill(syscall.SIGSTOP) },
+			forkproc.Timeout(limit), forkproc.Grace(limit), forkproc.Expect(forkproc.TimedOut()))
+		return o, o.Signal == syscall.SIGKILL
+	})
 	require.Contains(t, o.Reason, "and was killed")
 }
 
@@ -211,15 +243,16 @@ func TestInline(t *testing.T) {
 
 // An flock on an inherited file is held until the child is dead.
 func TestFilesStayOpenUntilTheChildIsDead(t *testing.T) {
-	lock := t.TempDir() + "/lock"
+	dir := t.TempDir()
+	lock := dir + "/lock"
 	fd, err := syscall.Open(lock, syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600)
 	require.NoError(t, err)
 	require.NoError(t, syscall.Flock(fd, syscall.LOCK_EX))
 	f := os.NewFile(uintptr(fd), lock)
 	kept = append(kept, f) // its number is closed below, behind its back
 	held := make(chan bool, 1)
-	go func() {
-		time.Sleep(100 * time.Millisecond)
+	meanwhile := func() {
+		waitFor(dir + "/up")
 		_ = syscall.Close(fd) // the parent lets go, the child still has it
 		other, err := os.Open(lock)
 		if err == nil {
@@ -227,8 +260,15 @@ func TestFilesStayOpenUntilTheChildIsDead(t *testing.T) {
 			_ = other.Close()
 		}
 		close(held)
-	}()
-	forkproc.Run(t, func(*testing.T) { time.Sleep(400 * time.Millisecond) }, forkproc.Files(f))
+		touch(dir + "/go")
+	}
+	if !forkproc.InChild() {
+		go meanwhile()
+	}
+	forkproc.Run(t, func(*testing.T) {
+		touch(os.Getenv("MEETING") + "/up")
+		waitFor(os.Getenv("MEETING") + "/go")
+	}, forkproc.Files(f), forkproc.Env("MEETING="+dir))
 	require.True(t, <-held, "the lock was free while the child lived")
 	other, err := os.Open(lock)
 	require.NoError(t, err)

@@ -159,24 +159,20 @@ func TestNoLeftovers(t *testing.T) {
 func TestSharedMemoryInUse(t *testing.T) {
 	name := fmt.Sprintf("/dev/shm/forkproc-used-%s", rootPID())
 	inParent(t, func() { _ = os.Remove(name) })
+	seen := filepath.Join(t.TempDir(), "seen")
 	opened := make(chan *os.File, 1)
-	go func() {
-		if forkproc.InChild() {
-			return
-		}
-		for range 2000 {
-			if f, err := os.Open(name); err == nil {
-				opened <- f
-				return
-			}
-			time.Sleep(time.Millisecond)
-		}
-		close(opened)
-	}()
+	if !forkproc.InChild() {
+		go func() {
+			waitFor(name)
+			f, _ := os.Open(name)
+			opened <- f
+			touch(seen)
+		}()
+	}
 	o := forkproc.Run(t, func(t *testing.T) {
 		require.NoError(t, os.WriteFile(name, nil, 0o600))
-		time.Sleep(100 * time.Millisecond)
-	})
+		waitFor(os.Getenv("SEEN"))
+	}, forkproc.Env("SEEN="+seen))
 	require.Empty(t, o.Leftovers)
 	require.NoError(t, (<-opened).Close())
 }

@@ -114,10 +114,7 @@ func exists(path string) bool {
 }
 
 func waitFor(path string) {
-	for range 5000 {
-		if exists(path) {
-			return
-		}
+	for end := time.Now().Add(time.Minute); !exists(path) && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 }
