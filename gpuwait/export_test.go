@@ -15,3 +15,10 @@ func Hidden(t *testing.T, reason string) {
 	hidingHere = func([]Device) string { return reason }
 	t.Cleanup(func() { hidingHere = old })
 }
+
+// Queued is how many Acquires of this process wait or look.
+func Queued() int {
+	inProcess.mu.Lock()
+	defer inProcess.mu.Unlock()
+	return len(inProcess.waiting)
+}

@@ -58,8 +58,8 @@ func TestForClear(t *testing.T) {
 		assert.Equal(t, gpuwait.Cleared, r.Ending)
 	})
 	t.Run("ends before the test's deadline, with its own message", func(t *testing.T) {
-		ft := &fakeT{name: "TestGenerate/long_prompt", deadline: time.Now().Add(300 * time.Millisecond)}
-		run(ft, gpuwait.Ratio(0.1), gpuwait.From(held), gpuwait.Grace(200*time.Millisecond))
+		ft := &fakeT{name: "TestGenerate/long_prompt", deadline: time.Now().Add(time.Hour)}
+		run(ft, gpuwait.Ratio(0.1), gpuwait.From(held), gpuwait.Grace(time.Hour-100*time.Millisecond))
 		assert.True(t, time.Now().Before(ft.deadline))
 		assert.Contains(t, ft.fatal, "still holds 63.0 GiB")
 		assert.Contains(t, ft.fatal, "the test's own deadline is near (go test -timeout)")
@@ -94,7 +94,7 @@ func TestForClear(t *testing.T) {
 
 // Who holds it, with real processes: a test's child, its zombie, and a lease.
 func TestHoldersAreNamed(t *testing.T) {
-	child := exec.Command("sleep", "30")
+	child := exec.Command("sleep", "300")
 	child.Env = append(os.Environ(), gpuwait.TestEnv+"=TestLoad7B/bf16")
 	require.NoError(t, child.Start())
 	defer func() { child.Process.Kill(); child.Wait() }()
@@ -116,7 +116,7 @@ func TestHoldersAreNamed(t *testing.T) {
 	hs := r.Devices[0].Holders
 	require.Len(t, hs, 3)
 	assert.Equal(t, child.Process.Pid, hs[0].PID, "largest first")
-	assert.Equal(t, "sleep 30", hs[0].Command)
+	assert.Equal(t, "sleep 300", hs[0].Command)
 	assert.Equal(t, "TestLoad7B/bf16", hs[0].Test)
 	assert.Equal(t, "child of this process", hs[0].Relation)
 	assert.WithinDuration(t, time.Now(), hs[0].Started, 10*time.Minute)
@@ -135,7 +135,7 @@ func TestHoldersAreNamed(t *testing.T) {
 // A process whose test is gone, and a process that init started: only one of them is left over.
 func TestOrphansAreNamed(t *testing.T) {
 	var pid int
-	sh := exec.Command("sh", "-c", "sleep 30 >/dev/null 2>&1 & echo $!")
+	sh := exec.Command("sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!")
 	sh.Env = append(os.Environ(), gpuwait.TestEnv+"=TestGone")
 	out, err := sh.Output()
 	require.NoError(t, err)
@@ -149,14 +149,14 @@ func TestOrphansAreNamed(t *testing.T) {
 	inv, err := gpuwait.Inspect(src, gpuwait.LeaseDir(t.TempDir()))
 	require.NoError(t, err)
 	t.Log("\n" + inv.String())
-	assert.Contains(t, inv.String(), "sleep 30  TestGone  started")
+	assert.Contains(t, inv.String(), "sleep 300  TestGone  started")
 	assert.Equal(t, 1, strings.Count(inv.String(), "← left over from a test whose process is gone"))
 	assert.NotContains(t, inv.String(), "its parent is gone")
 }
 
 func waitForZombie(t *testing.T, pid int) {
 	t.Helper()
-	for range 1000 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); strings.Contains(string(b), ") Z ") {
 			return
 		}
@@ -171,15 +171,19 @@ func TestOnlyLiveHoldersEndTheWaitEarly(t *testing.T) {
 	require.NoError(t, zombie.Start())
 	defer zombie.Wait()
 	waitForZombie(t, zombie.Process.Pid)
-	opts := []gpuwait.ClearOption{
-		everything, gpuwait.Patience(20 * time.Millisecond),
-		gpuwait.Timeout(150 * time.Millisecond),
-	}
-	for pid, want := range map[int]gpuwait.Ending{zombie.Process.Pid: gpuwait.TimedOut, os.Getpid(): gpuwait.Held} {
-		src := gpuwaittest.New(h200(gpuwaittest.Step{Used: 63 * gib, Holders: []gpuwait.Holder{holder(pid, gib)}}))
-		r, err := gpuwait.Clear(t.Context(), src, gpuwait.Ratio(0.1), opts...)
+	for _, c := range []struct {
+		pid     int
+		timeout time.Duration
+		want    gpuwait.Ending
+	}{
+		{zombie.Process.Pid, 150 * time.Millisecond, gpuwait.TimedOut},
+		{os.Getpid(), time.Hour, gpuwait.Held},
+	} {
+		src := gpuwaittest.New(h200(gpuwaittest.Step{Used: 63 * gib, Holders: []gpuwait.Holder{holder(c.pid, gib)}}))
+		r, err := gpuwait.Clear(t.Context(), src, gpuwait.Ratio(0.1), everything,
+			gpuwait.Patience(20*time.Millisecond), gpuwait.Timeout(c.timeout))
 		require.ErrorIs(t, err, gpuwait.ErrNotClear)
-		assert.Equal(t, want, r.Ending)
+		assert.Equal(t, c.want, r.Ending)
 	}
 }
 

@@ -67,7 +67,7 @@ func countOverlaps(t *testing.T, file string) (overlaps, spans int) {
 // leaseHolder is the body of the process that TestLeaseOutlivesItsTaker kills; see TestMain.
 func leaseHolder(mode string) {
 	l, err := gpuwait.AcquireContext(context.Background(), 1, gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)),
-		gpuwait.As("TestTaker"), gpuwait.Timeout(10*time.Second))
+		gpuwait.As("TestTaker"), gpuwait.Timeout(time.Minute))
 	if err != nil {
 		fmt.Printf("error %v\n", strings.ReplaceAll(err.Error(), "\n", " "))
 		return
@@ -78,10 +78,10 @@ func leaseHolder(mode string) {
 	}
 	if mode == "hold" {
 		fmt.Println("child none")
-		time.Sleep(time.Minute)
+		time.Sleep(10 * time.Minute)
 		return
 	}
-	child := exec.Command("sleep", "60")
+	child := exec.Command("sleep", "600")
 	if mode == "inherit" {
 		child.ExtraFiles = l.Files()
 	}
@@ -90,7 +90,7 @@ func leaseHolder(mode string) {
 		return
 	}
 	fmt.Printf("child %d\n", child.Process.Pid)
-	time.Sleep(time.Minute)
+	time.Sleep(10 * time.Minute)
 }
 
 func holderProcess(t *testing.T, dir, mode string, env ...string) (*exec.Cmd, *bufio.Scanner) {
@@ -148,7 +148,7 @@ func TestLeaseOutlivesItsTaker(t *testing.T) {
 			assert.Nil(t, inv.Devices[1].Lease)
 
 			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-			l, err = gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.Timeout(5*time.Second))...)
+			l, err = gpuwait.AcquireContext(t.Context(), 1, with(opts, gpuwait.Timeout(time.Minute))...)
 			require.NoError(t, err, "free as soon as the child is dead")
 			l.Release()
 		})
@@ -182,7 +182,7 @@ func TestLeaseTakerKilledAtRandomMoments(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "locks")
 	opts := []gpuwait.LeaseOption{
 		gpuwait.LeaseDir(dir), gpuwait.Devices(gpu1), gpuwait.From(twoGPUs(0, 0)),
-		gpuwait.Timeout(10 * time.Second),
+		gpuwait.Timeout(time.Minute),
 	}
 	taken := 0
 	for i := range 30 {
@@ -246,7 +246,7 @@ func TestLeaseTwiceInChild(t *testing.T) {
 	lease := gpuwait.Acquire(t, 1, forTest(opts)...)
 	forkproc.Run(t, func(t *testing.T) {
 		_, err := gpuwait.AcquireContext(t.Context(), 1,
-			with(opts, gpuwait.As(t.Name()+"/sub"), gpuwait.Timeout(10*time.Second))...)
+			with(opts, gpuwait.As(t.Name()+"/sub"), gpuwait.Timeout(time.Minute))...)
 		require.ErrorContains(t, err, "TestLeaseTwiceInChild holds it already")
 	}, forkproc.Env(lease.Env()...), forkproc.Files(lease.Files()...))
 }

@@ -24,6 +24,7 @@ func TestLeaseIsFair(t *testing.T) {
 	var mu sync.Mutex
 	var order []string
 	var wg sync.WaitGroup
+	queued := 0
 	queueUp := func(name string, n int, devices ...string) {
 		wg.Go(func() {
 			l, err := gpuwait.AcquireContext(t.Context(), n,
@@ -34,10 +35,10 @@ func TestLeaseIsFair(t *testing.T) {
 			mu.Lock()
 			order = append(order, name)
 			mu.Unlock()
-			time.Sleep(5 * time.Millisecond)
 			l.Release()
 		})
-		time.Sleep(20 * time.Millisecond) // so that they come in this order
+		queued++
+		require.Eventually(t, func() bool { return gpuwait.Queued() == queued }, time.Minute, time.Millisecond)
 	}
 	queueUp("both", 2, gpu1, gpu2)
 	queueUp("second of gpu1", 1, gpu1)
@@ -97,6 +98,7 @@ func TestLeaseWaitsUntilShortlyBeforeTheTestsDeadline(t *testing.T) {
 	defer l.Release()
 	ft := &fakeT{name: "TestWaits", deadline: time.Now().Add(time.Hour)}
 	ft.run(func() { gpuwait.Acquire(ft, 1, forTest(opts, gpuwait.Grace(time.Hour-100*time.Millisecond))...) })
+	assert.True(t, time.Now().Before(ft.deadline))
 	assert.Contains(t, ft.fatal, "leased by pid")
 	assert.Contains(t, ft.fatal, "TestSlow")
 	assert.Contains(t, ft.fatal, "the test's own deadline is near")
