@@ -57,6 +57,8 @@ type Config struct {
 
 	Core Core // where the engine computes: InProcess, or ChildProcess
 
+	Speculative Speculative // proposes tokens that the model verifies; the zero value does not
+
 	Threads             int // CPU device: worker threads, shared out among the devices; 0 is GOMAXPROCS
 	BlockSize           int // tokens in a KV block; 0 is 16
 	MaxModelLen         int // longest prompt + output; 0 is what the checkpoint and the KV cache allow

@@ -86,16 +86,9 @@ func (c *core) parts() map[string]any {
 	defer c.mu.Unlock()
 	parts := map[string]any{}
 	if c.loop.runner != nil {
-		parts["model runner"] = c.loop.runner
 		parts["scheduler"] = c.loop.sched
 		parts["kv cache"] = c.loop.cache
-		if g, ok := c.loop.runner.(interface{ Ranks() []modelrunner.Rank }); ok {
-			for i, r := range g.Ranks() {
-				parts[fmt.Sprintf("model runner of rank %d (%s)", i, r.Device())] = r
-				addPooler(parts, r)
-			}
-		}
-		addPooler(parts, c.loop.runner)
+		addRunner(parts, "model runner", c.loop.runner)
 		if c.offload.tier != nil {
 			parts["kv offload"] = c.offload.tier
 		}
@@ -108,6 +101,24 @@ func (c *core) parts() map[string]any {
 
 func (c *core) resetPrefixCache(ctx context.Context) error {
 	return c.loop.ask(ctx, "prefix cache reset", c.refusal, c.loop.forget)
+}
+
+// addRunner adds a runner, and the runners and the pooler that it has.
+func addRunner(parts map[string]any, name string, r modelrunner.Runner) {
+	parts[name] = r
+	if s, ok := r.(interface{ Target() modelrunner.Runner }); ok {
+		parts["speculator"] = r
+		addRunner(parts, name, s.Target())
+	}
+	if s, ok := r.(interface{ Draft() modelrunner.Runner }); ok {
+		addRunner(parts, "draft "+name, s.Draft())
+	}
+	if g, ok := r.(interface{ Ranks() []modelrunner.Rank }); ok {
+		for i, rank := range g.Ranks() {
+			addRunner(parts, fmt.Sprintf("%s of rank %d (%s)", name, i, rank.Device()), rank)
+		}
+	}
+	addPooler(parts, r)
 }
 
 // addPooler adds the pooler of a runner that has one: of several ranks, the first.

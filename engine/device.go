@@ -40,8 +40,15 @@ func newRunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error)
 		_ = ckpt.Close() // the first error is the one to report
 		return nil, err
 	}
-	if len(gpus) == 0 || c.cfg.Device == "" && !cudarunner.Computes(&ckpt.Config) {
-		return newCPURunner(c, ckpt)
+	speculates := c.cfg.Speculative.Method != ""
+	if len(gpus) == 0 || c.cfg.Device == "" && (speculates || !cudarunner.Computes(&ckpt.Config)) {
+		c.cfg.Device = "cpu"
+		return runOnCPU(&c.cfg, ckpt, c.cpuOptions(), c.faults.hooks)
+	}
+	if speculates {
+		_ = ckpt.Close() // the first error is the one to report
+		return nil, paramError("Speculative.Method", fmt.Sprintf("%q", c.cfg.Speculative.Method),
+			fmt.Sprintf(`"" on device %s: only the CPU speculates`, c.cfg.Device))
 	}
 	var ids []string
 	for _, v := range gpus {
@@ -59,16 +66,21 @@ func newRunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error)
 	return cudarunner.New(ckpt, o)
 }
 
-func newCPURunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error) {
-	c.cfg.Device = "cpu"
-	o := cpurunner.Options{
+func (c *core) cpuOptions() cpurunner.Options {
+	return cpurunner.Options{
 		Threads: c.cfg.Threads, BlockSize: c.cfg.BlockSize, MaxModelLen: c.cfg.MaxModelLen,
 		MaxNumBatchedTokens: c.cfg.MaxNumBatchedTokens, Ledger: c.ledger,
 	}
-	if c.cfg.TensorParallel > 1 {
-		return cpurunner.NewGroup(ckpt, c.cfg.TensorParallel, o, c.faults.hooks)
+}
+
+// runOnCPU makes a runner on one device that is the CPU, or on several that it emulates.
+func runOnCPU(cfg *Config, ckpt *checkpoint.Checkpoint, o cpurunner.Options,
+	hooks func(rank int) modelrunner.Hooks,
+) (modelrunner.Runner, error) {
+	if cfg.TensorParallel > 1 {
+		return cpurunner.NewGroup(ckpt, cfg.TensorParallel, o, hooks)
 	}
-	o.Hooks = c.faults.hooks(0)
+	o.Hooks = hooks(0)
 	return cpurunner.New(ckpt, o)
 }
 

@@ -87,6 +87,14 @@ func (f *faults) hooks(rank int) modelrunner.Hooks {
 	}
 }
 
+// drafting is passed before each forward pass of a draft model, and before n-grams are looked up.
+func (f *faults) drafting(rank int) error {
+	if f.profiling.Load() {
+		return nil
+	}
+	return f.pass(llm.FaultDraft, rank)
+}
+
 // pass counts a pass of the point on a rank, and does what a fault says that is due.
 func (f *faults) pass(p llm.FaultPoint, rank int) error {
 	if len(f.reports) == 0 {
@@ -155,10 +163,10 @@ func checkFault(f llm.Fault, i, ranks int) error {
 	field := fmt.Sprintf("Faults[%d]", i)
 	switch f.Point {
 	case llm.FaultLoad, llm.FaultAllocate, llm.FaultProfile, llm.FaultForward, llm.FaultSample,
-		llm.FaultOutput, llm.FaultShutdown:
+		llm.FaultDraft, llm.FaultOutput, llm.FaultShutdown:
 	default:
 		return paramError(field+".Point", fmt.Sprintf("%q", f.Point),
-			"load, allocate, profile, forward, sample, output or shutdown")
+			"load, allocate, profile, forward, sample, draft, output or shutdown")
 	}
 	switch f.Action {
 	case llm.ActError, llm.ActPanic, llm.ActHang, llm.ActOOM, llm.ActExit, llm.ActKill:

@@ -42,6 +42,9 @@ func loadCheckpoint(c *core) (model, error) {
 		return model{}, errors.Join(err, ckpt.Close())
 	}
 	m.tokenTypes, m.padTokenID = ckpt.Config.TypeVocab, ckpt.Config.PadTokenID
+	if err := c.cfg.checkSpeculative(); err != nil {
+		return model{}, errors.Join(err, ckpt.Close())
+	}
 	if c.cfg, err = c.cfg.resolveModel(m.maxPositions); err != nil {
 		return model{}, errors.Join(err, ckpt.Close())
 	}
@@ -58,6 +61,9 @@ func loadCheckpoint(c *core) (model, error) {
 	}
 	m.runner, err = newRunner(c, ckpt)
 	if err != nil {
+		return model{}, err
+	}
+	if m.runner, err = c.speculate(m.runner, m.vocab, m.maxPositions); err != nil {
 		return model{}, err
 	}
 	c.unused = ckpt.Unused()
@@ -148,6 +154,7 @@ func (c *core) makeCache(maxPositions int) error {
 	c.loop.cache = kvcache.New(plan.blocks, c.cfg.BlockSize, !c.cfg.DisablePrefixCache)
 	c.loop.sched = scheduler.New(scheduler.Config{
 		MaxSeqs: c.cfg.MaxNumSeqs, MaxTokens: c.cfg.MaxNumBatchedTokens, Chunked: !c.cfg.DisableChunkedPrefill,
+		Lookahead: c.cfg.lookahead(),
 	}, c.loop.cache)
 	c.loop.out.sched = c.loop.sched
 	return c.offload.open(c.loop)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
+	"github.com/enginetest/enginetest/engine/internal/sample"
 	"github.com/enginetest/enginetest/engine/internal/scheduler"
 	"github.com/enginetest/enginetest/llm"
 )
@@ -38,11 +39,22 @@ func (o *outputProcessor) take(p *completion, seq *modelrunner.Seq, res *modelru
 		o.touch(p.req)
 		return nil
 	}
-	o.counts.OutputTokens++
-	if p.accept(res.Token, res.Logprobs, o.limits) {
-		o.finish(p)
-	}
 	o.touch(p.req)
+	p.seq.Drafts = res.Drafts
+	o.counts.speculated(len(seq.Drafts), len(res.More))
+	o.counts.OutputTokens++
+	if p.accept(sample.Drawn{Token: res.Token, Logprobs: res.Logprobs}, len(res.More) == 0, o.limits) {
+		o.finish(p)
+		return nil
+	}
+	for i, d := range res.More {
+		o.sched.Accepted(&p.seq)
+		o.counts.OutputTokens++
+		if p.accept(d, i == len(res.More)-1, o.limits) {
+			o.finish(p)
+			return nil
+		}
+	}
 	return nil
 }
 

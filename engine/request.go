@@ -185,9 +185,9 @@ func (p *completion) end(why llm.FinishReason, reason string) {
 	}
 }
 
-// accept takes up a sampled token; true when it ended the completion.
-func (p *completion) accept(id int32, lps []sample.Logprob, l limits) bool {
-	r := &p.req.rules
+// accept takes up a sampled token, the last of its step or not; true when it ended the completion.
+func (p *completion) accept(d sample.Drawn, last bool, l limits) bool {
+	r, id, lps := &p.req.rules, d.Token, d.Logprobs
 	p.seq.Tokens = append(p.seq.Tokens, id)
 	p.seq.Sampler.Output = p.output()
 	if r.logprobs >= 0 {
@@ -206,7 +206,7 @@ func (p *completion) accept(id int32, lps []sample.Logprob, l limits) bool {
 			why, reason = llm.FinishStop, stop
 		}
 	}
-	if why == "" && n >= r.minTokens && p.seq.Sampler.Complete() {
+	if why == "" && last && n >= r.minTokens && p.seq.Sampler.Complete() {
 		why = llm.FinishStop
 	}
 	if why == "" {

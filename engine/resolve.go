@@ -10,6 +10,7 @@ import (
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/checkpoint"
+	"github.com/enginetest/enginetest/llm"
 )
 
 // resolve fills in the defaults that do not depend on the checkpoint, and checks every field.
@@ -77,9 +78,16 @@ func (c Config) resolve() (Config, error) {
 	if c.StepTimeout < 0 {
 		return c, paramError("StepTimeout", c.StepTimeout, "> 0, or 0 for no bound")
 	}
+	var err error
+	if c.Speculative, err = c.Speculative.resolve(); err != nil {
+		return c, err
+	}
 	for i, f := range c.Faults {
 		if err := checkFault(f, i, c.TensorParallel); err != nil {
 			return c, err
+		}
+		if f.Point == llm.FaultDraft && c.Speculative.Method == "" {
+			return c, paramError(fmt.Sprintf("Faults[%d].Point", i), `"draft"`, "another one without Speculative")
 		}
 	}
 	if c.Logger == nil {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 
 	"github.com/enginetest/enginetest/llm"
 )
@@ -36,8 +37,41 @@ type Stats struct {
 	OffloadHits       int   // prompt tokens copied back
 	OffloadErrors     int   // copies that failed or were given up: a block less to be found, or one computed again
 
+	SpecDrafts         int   // steps of a sequence that verified drafts
+	SpecDraftTokens    int   // drafts that were verified
+	SpecAcceptedTokens int   // and accepted
+	SpecAcceptedPerPos []int // of these, how many were the first draft of their step, the second, …
+
 	SleepLevel                   int // 1 or 2; 0: awake
 	WeightsAsleep, KVCacheAsleep bool
+}
+
+// AcceptanceRate returns the share of drafts that were accepted; 0 when there were none.
+func (s *Stats) AcceptanceRate() float64 {
+	return float64(s.SpecAcceptedTokens) / float64(max(s.SpecDraftTokens, 1))
+}
+
+// speculated counts the drafts of a sequence in a step.
+func (s *Stats) speculated(drafts, accepted int) {
+	if drafts == 0 {
+		return
+	}
+	s.SpecDrafts++
+	s.SpecDraftTokens += drafts
+	s.SpecAcceptedTokens += accepted
+	for len(s.SpecAcceptedPerPos) < drafts {
+		s.SpecAcceptedPerPos = append(s.SpecAcceptedPerPos, 0)
+	}
+	for i := range accepted {
+		s.SpecAcceptedPerPos[i]++
+	}
+}
+
+// clone returns a copy that shares nothing with the counters.
+func (s *Stats) clone() Stats {
+	c := *s
+	c.SpecAcceptedPerPos = slices.Clone(s.SpecAcceptedPerPos)
+	return c
 }
 
 // over is for when nothing runs and no prefix can be found any more.

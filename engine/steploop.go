@@ -156,7 +156,7 @@ func (l *stepLoop) publish() {
 	l.counts.PrefixQueries, l.counts.PrefixHits = kv.Queries, kv.Hits
 	l.offload.count(&l.counts)
 	l.life.mu.Lock()
-	l.stats = l.counts
+	l.stats = l.counts.clone()
 	for _, r := range l.out.dirty {
 		if r.live == 0 {
 			l.reqs.remove(r)
@@ -258,7 +258,7 @@ func (l *stepLoop) endAll(why llm.FinishReason, err error) {
 	}
 	l.counts.over()
 	l.life.mu.Lock()
-	l.stats = l.counts
+	l.stats = l.counts.clone()
 	l.life.mu.Unlock()
 	for _, r := range live {
 		r.deliver()

@@ -20,6 +20,7 @@ const (
 	FaultProfile  FaultPoint = "profile"  // the profiling forward pass of Open
 	FaultForward  FaultPoint = "forward"  // a step's forward pass
 	FaultSample   FaultPoint = "sample"   // rank 0 only
+	FaultDraft    FaultPoint = "draft"    // tokens are proposed: each forward pass of a draft model
 	FaultOutput   FaultPoint = "output"   // detokenization and stop checks; rank 0 only
 	FaultShutdown FaultPoint = "shutdown" // a release step, of Sleep too
 )

@@ -97,6 +97,13 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.Int64Var(&cfg.KVCacheBytes, "kv-cache-bytes", 0, "size of the KV cache; overrides --memory-utilization")
 	f.Int64Var(&cfg.OffloadBytes, "offload-bytes", 0,
 		"host memory for KV blocks that the device has no room for; 0 is off")
+	f.StringVar(&cfg.Speculative.Method, "speculative-method", "",
+		"ngram or draft_model (default: what the flags below ask for)")
+	f.StringVar(&cfg.Speculative.Model, "speculative-model", "", "folder of a smaller checkpoint that drafts for the model")
+	f.IntVar(&cfg.Speculative.NumTokens, "num-speculative-tokens", 0, "tokens that are proposed for each step; 0 is off")
+	f.IntVar(&cfg.Speculative.PromptLookupMin, "prompt-lookup-min", 0,
+		"ngram: last tokens of a text that must have come before (default 5)")
+	f.IntVar(&cfg.Speculative.PromptLookupMax, "prompt-lookup-max", 0, "ngram: the most that are compared (default 5)")
 	f.BoolVar(&cfg.DisablePrefixCache, "disable-prefix-cache", false, "compute every prompt in full")
 	f.BoolVar(&cfg.DisableChunkedPrefill, "disable-chunked-prefill", false, "a prompt is computed in one step")
 	f.BoolVar(&cfg.SkipTokenizer, "skip-tokenizer", false, "token ids only")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 
@@ -25,6 +26,9 @@ type Options struct {
 	// bytes of device memory; 0 is the machine's, of which each rank of a Group has its share
 	Capacity int64
 	Hooks    modelrunner.Hooks
+	// DraftOf is the open runner whose model this one drafts for, on the same devices: that one's
+	// threads compute, and owners are "draft_weights", "draft_kv_cache" and so on
+	DraftOf modelrunner.Runner
 
 	shard modelrunner.Shard
 	link  *link // with the other ranks; nil when there are none
@@ -74,6 +78,9 @@ func New(ckpt *checkpoint.Checkpoint, o Options) (_ *Runner, err error) {
 		Index: o.Index, Ledger: o.Ledger, Capacity: o.Capacity, Before: o.Hooks.Allocate,
 	})}
 	r.parts = modelrunner.Parts{Package: "cpurunner", Hooks: &r.options.Hooks}
+	if o.DraftOf != nil {
+		r.pool = threadsOf(o.DraftOf, share.Rank)
+	}
 	opened := false
 	defer func() { // after a panic too
 		if !opened {
@@ -132,6 +139,7 @@ func orDefault(n, def int) int {
 
 // floats takes this many float32 for an owner until Close.
 func (r *Runner) floats(owner string, n int) ([]float32, error) {
+	owner = r.owner(owner)
 	b, err := r.alloc.Alloc(owner, 4*int64(n))
 	if err != nil {
 		return nil, err
@@ -208,10 +216,10 @@ func (r *Runner) AllocateKV(blocks int) error {
 	return nil
 }
 
-// Holdings implements [modelrunner.Runner]. Other devices may share the ledger.
+// Holdings implements [modelrunner.Runner]. Other devices may share the ledger, and a draft the device.
 func (r *Runner) Holdings() []ledger.Holding {
 	return slices.DeleteFunc(r.alloc.Ledger().Holdings(), func(h ledger.Holding) bool {
-		return h.Device != r.alloc.Device()
+		return h.Device != r.alloc.Device() || strings.HasPrefix(h.Owner, draftPrefix) != (r.options.DraftOf != nil)
 	})
 }
 
@@ -221,7 +229,7 @@ func (r *Runner) Holdings() []ledger.Holding {
 func (r *Runner) Close() error {
 	err := r.parts.Release(nil)
 	r.kv, r.blocks, r.work, r.ropes, r.pooler = nil, 0, workspace{}, nil, nil
-	if r.pool != nil {
+	if r.pool != nil && r.options.DraftOf == nil {
 		r.pool.Close()
 	}
 	return err

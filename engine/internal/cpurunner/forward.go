@@ -163,21 +163,32 @@ func (r *Runner) project(rows []int) ([]float32, error) {
 func (r *Runner) results(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) {
 	out := make([]modelrunner.SeqResult, len(b.Seqs))
 	var rows []int
-	var read []func(s *sample.Sampler, logits []float32) // what to do with each row
+	var read []reading
 	for i := range b.Seqs {
 		s, res := &b.Seqs[i], &out[i]
 		res.PromptLogprobs = make([][]sample.Logprob, len(s.Targets))
 		for j, target := range s.Targets {
 			rows = append(rows, s.Start+j)
-			read = append(read, func(sampler *sample.Sampler, logits []float32) {
+			read = append(read, reading{1, func(sampler *sample.Sampler, logits []float32) {
 				res.PromptLogprobs[j] = sampler.Logprobs(logits, target, s.PromptLogprobs)
-			})
+			}})
 		}
-		if s.Sampler != nil {
+		switch {
+		case s.Sampler == nil:
+		case len(s.Drafts) > 0:
+			for row := s.Start + s.Len - 1 - len(s.Drafts); row < s.Start+s.Len; row++ {
+				rows = append(rows, row)
+			}
+			read = append(read, reading{len(s.Drafts) + 1, func(sampler *sample.Sampler, logits []float32) {
+				var first sample.Drawn
+				first, res.More, res.Err = sampler.Verify(s.Sampler, s.Drafts, logits)
+				res.Token, res.Logprobs = first.Token, first.Logprobs
+			}})
+		default:
 			rows = append(rows, s.Start+s.Len-1)
-			read = append(read, func(sampler *sample.Sampler, logits []float32) {
+			read = append(read, reading{1, func(sampler *sample.Sampler, logits []float32) {
 				res.Token, res.Logprobs, res.Err = sampler.Draw(s.Sampler, logits)
-			})
+			}})
 		}
 	}
 	if len(rows) == 0 {
@@ -188,26 +199,51 @@ func (r *Runner) results(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 			return nil, err
 		}
 	}
-	for size := min(logitRows, r.work.tokens); len(rows) > 0; {
-		n := min(size, len(rows))
+	for len(rows) > 0 {
+		now, n := r.fitting(read)
 		logits, err := r.project(rows[:n])
 		if err != nil {
 			return nil, err
 		}
 		if !r.share.First() {
-			rows = rows[n:]
+			rows, read = rows[n:], read[len(now):]
 			continue
 		}
-		r.pool.Run(n, 1, func(lo, hi int) {
+		r.pool.Run(len(now), 1, func(lo, hi int) {
 			s := <-r.samplers
 			defer func() { r.samplers <- s }()
-			for i := lo; i < hi; i++ {
-				read[i](s, logits[i*r.VocabSize:(i+1)*r.VocabSize:(i+1)*r.VocabSize])
+			at := 0
+			for _, earlier := range now[:lo] {
+				at += earlier.rows
+			}
+			for _, u := range now[lo:hi] {
+				end := at + u.rows
+				u.do(s, logits[at*r.VocabSize:end*r.VocabSize:end*r.VocabSize])
+				at = end
 			}
 		})
-		rows, read = rows[n:], read[n:]
+		rows, read = rows[n:], read[len(now):]
 	}
 	return out, nil
+}
+
+// reading is what is done with the logits of some rows, which belong together.
+type reading struct {
+	rows int
+	do   func(s *sample.Sampler, logits []float32)
+}
+
+// fitting returns the first readings whose rows get their logits together, and how many rows they
+// have: at least one reading.
+func (r *Runner) fitting(read []reading) (now []reading, rows int) {
+	most := min(logitRows, r.work.tokens)
+	for i, u := range read {
+		if rows+u.rows > most && i > 0 {
+			return read[:i], rows
+		}
+		rows += u.rows
+	}
+	return read, rows
 }
 
 // check refuses a batch that would read or write where it must not: a fault of the scheduler's, not

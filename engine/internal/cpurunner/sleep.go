@@ -21,7 +21,7 @@ func (r *Runner) Sleep(keep bool) error { return errors.Join(r.FreeKV(), r.FreeW
 // FreeKV implements [modelrunner.SleepingRank].
 func (r *Runner) FreeKV() error {
 	r.kv, r.blocks = nil, 0
-	return r.parts.Release(func(p modelrunner.Part) bool { return p.Owner == kvOwner })
+	return r.parts.Release(func(p modelrunner.Part) bool { return p.Owner == r.owner(kvOwner) })
 }
 
 // FreeWeights implements [modelrunner.SleepingRank].
@@ -30,7 +30,7 @@ func (r *Runner) FreeWeights(keep bool) error {
 		r.model = &model{Config: r.share.Config} // no way into memory that is gone
 	}
 	r.work, r.ropes, r.pooler = workspace{}, nil, nil
-	err := r.parts.Release(func(p modelrunner.Part) bool { return p.Owner != kvOwner && (p.Stays == 0 || !keep) })
+	err := r.parts.Release(func(p modelrunner.Part) bool { return p.Owner != r.owner(kvOwner) && (p.Stays == 0 || !keep) })
 	if keep && r.files != nil {
 		r.files.enter(r.alloc.Ledger(), hostDevice)
 	}
@@ -70,6 +70,7 @@ func (r *Runner) WakeWeights() (err error) {
 // files is the open checkpoint, whose mapped files are in the ledger: what the rank has of them,
 // once that is known.
 type files struct {
+	owner  string
 	ckpt   *checkpoint.Checkpoint
 	others map[string]int64 // by file: bytes that only other ranks have
 	ids    []ledger.ID
@@ -77,8 +78,8 @@ type files struct {
 
 // adopt makes a checkpoint the runner's.
 func (r *Runner) adopt(ckpt *checkpoint.Checkpoint) {
-	f := &files{ckpt: ckpt}
-	p := modelrunner.Part{Owner: "weights", Stays: 1}
+	f := &files{owner: r.owner("weights"), ckpt: ckpt}
+	p := modelrunner.Part{Owner: f.owner, Stays: 1}
 	for _, m := range ckpt.Mappings() {
 		p.Bytes += m.Bytes
 	}
@@ -96,7 +97,7 @@ func (f *files) enter(l *ledger.Ledger, device string) {
 	_ = f.strike(l) // its own ids, which are live
 	for _, m := range f.ckpt.Mappings() {
 		f.ids = append(f.ids, l.Add(ledger.Holding{
-			Owner: "weights", Kind: "file", Device: device,
+			Owner: f.owner, Kind: "file", Device: device,
 			Bytes: m.Bytes - f.others[m.File], Addr: m.Addr,
 		}))
 	}

@@ -47,9 +47,10 @@ func (b *Batch) Check(l Limits) error {
 				s.Start+s.Len, n, end)
 		}
 		end = s.Start + s.Len
-		if int(b.Positions[end-1]) != s.Context-1 || s.Context > len(s.Blocks)*size || len(s.Targets) > s.Len {
-			return fmt.Errorf("sequence %d: last position %d, context %d, %d blocks of %d, %d prompt targets in %d rows",
-				i, b.Positions[end-1], s.Context, len(s.Blocks), size, len(s.Targets), s.Len)
+		if int(b.Positions[end-1]) != s.Context-1 || s.Context > len(s.Blocks)*size || len(s.Targets) > s.Len ||
+			len(s.Drafts) >= s.Len {
+			return fmt.Errorf("sequence %d: last position %d, context %d, %d blocks of %d, %d prompt targets in %d rows, %d drafts",
+				i, b.Positions[end-1], s.Context, len(s.Blocks), size, len(s.Targets), s.Len, len(s.Drafts))
 		}
 		if l.Whole && s.Context != s.Len {
 			return fmt.Errorf("sequence %d has %d rows of %d, and must be computed in one step", i, s.Len, s.Context)

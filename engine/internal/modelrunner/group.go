@@ -21,6 +21,12 @@ type Rank interface {
 // could not do.
 type SleepingRank interface {
 	Rank
+	SleepingRunner
+}
+
+// SleepingRunner is a Runner that can sleep, half too, and copy KV blocks.
+type SleepingRunner interface {
+	Runner
 	Sleeper
 	KVCopier
 	// FreeKV undoes AllocateKV.
@@ -259,6 +265,8 @@ var (
 	_ Runner   = (*sleepingGroup)(nil)
 	_ Sleeper  = (*sleepingGroup)(nil)
 	_ KVCopier = (*sleepingGroup)(nil)
+
+	_ SleepingRunner = (*sleepingGroup)(nil)
 )
 
 func (g *sleepingGroup) rank(i int) SleepingRank { return g.ranks[i].(SleepingRank) }
@@ -283,6 +291,18 @@ func (g *sleepingGroup) WakeWeights() error {
 	})
 	g.asleep = err != nil
 	return errors.Join(err, g.undo(err, done, func(r SleepingRank) error { return r.FreeWeights(g.kept) }))
+}
+
+// FreeKV implements [SleepingRunner].
+func (g *sleepingGroup) FreeKV() error {
+	return g.each(func(i int) error { return g.rank(i).FreeKV() })
+}
+
+// FreeWeights implements [SleepingRunner].
+func (g *sleepingGroup) FreeWeights(keep bool) error {
+	g.kept = keep && (g.kept || !g.asleep)
+	g.asleep = true
+	return g.each(func(i int) error { return g.rank(i).FreeWeights(keep) })
 }
 
 // ReadKV implements [KVCopier]. A block's bytes are those of each rank in turn.

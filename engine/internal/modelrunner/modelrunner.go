@@ -27,6 +27,10 @@ type Seq struct {
 	Context    int           // tokens in the KV cache after this step; the last row's position + 1
 	Blocks     []int32       // block table: block i holds the positions [i*BlockSize, (i+1)*BlockSize)
 	Sampler    *sample.State // draws a token from the last row; nil when the prompt goes on in a later chunk
+	// Drafts are the tokens of the last rows when these were only proposed: each is verified by the
+	// row before it, and Sampler draws until one is rejected.
+	Drafts []int32
+	MaxLen int // tokens that the sequence may have in the end; a runner that proposes drafts looks at it
 	// PromptLogprobs asks for log-probabilities of prompt tokens: for each of the first
 	// len(Targets) rows, of the target (the next prompt token) and of the PromptLogprobs most
 	// likely tokens. -1: none.
@@ -39,6 +43,8 @@ type Seq struct {
 type SeqResult struct {
 	Token          int32            // the sampled token, when Seq.Sampler was set
 	Logprobs       []sample.Logprob // of that token, when its sampler asks for them
+	More           []sample.Drawn   // the tokens after it: one for each of Seq.Drafts that was accepted
+	Drafts         []int32          // proposed to follow them, valid until the next step
 	PromptLogprobs [][]sample.Logprob
 	Pooled         []float32 // the hidden state or the score of each class, when Seq.Pool was set
 	Err            error     // this sequence failed alone; its batch mates are right

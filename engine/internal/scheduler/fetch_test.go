@@ -86,7 +86,7 @@ func evict(t *testing.T, r *rig, tier *offload.Tier) {
 }
 
 func TestFetchedPrefix(t *testing.T) {
-	r := newRig(t, Config{8, 64, true}, 8, 4, true)
+	r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 64, Chunked: true}, 8, 4, true)
 	tier, _ := withTier(t, r, 100)
 	first := seq(ids(17, 0), 4)
 	require.NoError(t, r.Add(first))
@@ -108,7 +108,7 @@ func TestFetchedPrefix(t *testing.T) {
 
 // A load that fails is a prompt that is computed.
 func TestFetchFails(t *testing.T) {
-	r := newRig(t, Config{8, 64, true}, 8, 4, true)
+	r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 64, Chunked: true}, 8, 4, true)
 	tier, f := withTier(t, r, 100)
 	require.NoError(t, r.Add(seq(ids(17, 0), 4)))
 	drainTier(t, r, tier)
@@ -126,7 +126,7 @@ func TestFetchFails(t *testing.T) {
 
 // A sequence that lost its blocks asks again.
 func TestFetchAgainAfterAPreemption(t *testing.T) {
-	r := newRig(t, Config{8, 64, true}, 8, 4, true)
+	r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 64, Chunked: true}, 8, 4, true)
 	tier, _ := withTier(t, r, 100)
 	require.NoError(t, r.Add(seq(ids(17, 0), 1)))
 	drainTier(t, r, tier)
@@ -147,7 +147,7 @@ func TestFetchAgainAfterAPreemption(t *testing.T) {
 // A running sequence needs the blocks that copies hold: the copies are given up, and no one is
 // preempted.
 func TestCopiesYield(t *testing.T) {
-	r := newRig(t, Config{8, 64, true}, 8, 4, true)
+	r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 64, Chunked: true}, 8, 4, true)
 	tier, f := withTier(t, r, 100)
 	f.hang = true
 	require.NoError(t, r.Add(seq(ids(16, 0), 1)))
@@ -165,7 +165,7 @@ func TestCopiesYield(t *testing.T) {
 
 // A hit on the device keeps a block in host memory, too.
 func TestDeviceHitIsAUse(t *testing.T) {
-	r := newRig(t, Config{8, 64, true}, 16, 4, true)
+	r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 64, Chunked: true}, 16, 4, true)
 	tier, _ := withTier(t, r, 6)
 	ask := func(n, first int) {
 		require.NoError(t, r.Add(seq(ids(n, first), 1)))
@@ -182,7 +182,7 @@ func TestDeviceHitIsAUse(t *testing.T) {
 
 // Rubbish from the tier is noticed: the check above can fail.
 func TestFetchedRubbishIsNoticed(t *testing.T) {
-	r := newRig(t, Config{8, 64, true}, 8, 4, true)
+	r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 64, Chunked: true}, 8, 4, true)
 	tier, f := withTier(t, r, 100)
 	f.corrupt = true
 	first := seq(ids(17, 0), 4)
@@ -198,7 +198,7 @@ func TestFetchedRubbishIsNoticed(t *testing.T) {
 
 // Many requests with one prefix load it once.
 func TestOneFetchForAll(t *testing.T) {
-	r := newRig(t, Config{8, 64, true}, 16, 4, true)
+	r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 64, Chunked: true}, 16, 4, true)
 	tier, _ := withTier(t, r, 100)
 	require.NoError(t, r.Add(seq(ids(17, 0), 1)))
 	drainTier(t, r, tier)

@@ -34,12 +34,13 @@ type Seq struct {
 	Leader         *Seq    // computes the same prompt: this one waits until it has, and then finds it in the prefix cache
 	Client         any     // whom it is for, a comparable value: clients share the steps evenly
 	Owner          any     // for the caller
+	Drafts         []int32 // proposed to follow Tokens, of which the next step verifies what fits
 
 	CachedTokens int // prompt tokens that the first admission found in the prefix cache
 
 	table     kvcache.Table
 	computed  int  // tokens in the KV cache, while it runs
-	scheduled int  // tokens of the step in progress
+	scheduled int  // tokens of the step in progress, without drafts
 	fetched   bool // the tier has been asked since it last lost its blocks
 	done      bool
 	prompted  bool // the whole prompt has been computed once, and its log-probabilities are out
@@ -58,6 +59,7 @@ type Config struct {
 	MaxSeqs   int  // sequences in one step
 	MaxTokens int  // tokens in one step
 	Chunked   bool // a prompt may be computed in several steps
+	Lookahead int  // tokens after those of a step for which a sequence gets room, if there is some: drafts
 }
 
 // Scheduler owns the queues and the KV cache's books. It is not safe for concurrent use.
@@ -234,10 +236,28 @@ func (s *Scheduler) scheduleRunning(budget int) (left int, preempted bool) {
 		if !fits {
 			break
 		}
-		s.put(q, n)
-		budget -= n
+		d := s.fitDrafts(q, n, budget-(len(s.running)-1-i))
+		s.put(q, n, d)
+		budget -= n + d
 	}
 	return budget, preempted
+}
+
+// fitDrafts returns how many of a sequence's drafts follow the next n of its tokens: those within the
+// budget and in free blocks. They make no one wait: there are none while a sequence is waiting to be
+// admitted, and none is preempted for them.
+func (s *Scheduler) fitDrafts(q *Seq, n, budget int) int {
+	if len(q.Drafts) == 0 || q.computed+n < len(q.Tokens) {
+		return 0
+	}
+	if len(s.running) < s.cfg.MaxSeqs && s.clients.next() != nil && !s.blocked {
+		return 0
+	}
+	d := max(min(len(q.Drafts), budget-n, q.MaxLen-len(q.Tokens)-1), 0)
+	for d > 0 && !s.cache.Grow(&q.table, q.computed+n+d) {
+		d--
+	}
+	return d
 }
 
 // admitWaiting starts waiting sequences, in the order of their clients.
@@ -269,7 +289,7 @@ func (s *Scheduler) admitWaiting(budget int) {
 		s.running = append(s.running, q)
 		q.computed = hit
 		n := min(len(q.Tokens)-hit, budget)
-		s.put(q, n)
+		s.put(q, n, 0)
 		budget -= n
 	}
 }
@@ -281,24 +301,27 @@ func (s *Scheduler) preempt(q *Seq) {
 	s.running = slices.Delete(s.running, i, i+1)
 	q.client.waiting.pushFront(q)
 	s.clients.preempted(q.client)
-	q.fetched = false
+	q.fetched, q.Drafts = false, nil
 	s.preemptions++
 }
 
-// put adds the next n tokens of a sequence to the batch.
-func (s *Scheduler) put(q *Seq, n int) {
+// put adds the next n tokens of a sequence to the batch, and d of its drafts.
+func (s *Scheduler) put(q *Seq, n, d int) {
 	b := &s.batch
-	seq := modelrunner.Seq{
-		Start: len(b.Tokens), Len: n, Context: q.computed + n, Blocks: q.table.Blocks(),
-		PromptLogprobs: -1,
+	if s.cfg.Lookahead > 0 { // without room the runner proposes less
+		_ = s.cache.Grow(&q.table, min(q.computed+n+d+s.cfg.Lookahead, q.MaxLen))
 	}
+	seq := modelrunner.Seq{
+		Start: len(b.Tokens), Len: n + d, Context: q.computed + n + d, Blocks: q.table.Blocks(),
+		PromptLogprobs: -1, Drafts: q.Drafts[:d], MaxLen: q.MaxLen,
+	}
+	b.Tokens = append(append(b.Tokens, q.Tokens[q.computed:q.computed+n]...), seq.Drafts...)
 	size := s.cache.BlockSize()
-	for p := q.computed; p < q.computed+n; p++ {
-		b.Tokens = append(b.Tokens, q.Tokens[p])
+	for p := q.computed; p < seq.Context; p++ {
 		b.Positions = append(b.Positions, int32(p))
 		b.Slots = append(b.Slots, seq.Blocks[p/size]*int32(size)+int32(p%size))
 	}
-	if seq.Context == len(q.Tokens) {
+	if q.computed+n == len(q.Tokens) {
 		seq.Sampler, seq.Pool = q.Sampler, q.Pool
 	}
 	s.putTypes(q, n)
@@ -330,12 +353,23 @@ func (s *Scheduler) putTypes(q *Seq, n int) {
 	}
 }
 
-// Computed enters the step's tokens of a sequence as computed. Call it before what was sampled is
-// appended to Tokens. It gives the position of the first of them.
+// Computed enters the step's tokens of a sequence as computed, without its drafts. Call it before
+// what was sampled is appended to Tokens. It gives the position of the first of them.
 func (s *Scheduler) Computed(q *Seq) (first int) {
 	first = q.computed
-	q.computed += q.scheduled
+	s.compute(q, q.scheduled)
 	q.scheduled = 0
+	return first
+}
+
+// Accepted enters a draft of the step as computed: the last of Tokens, which turned out to be the
+// draft. The slots of drafts that were rejected are written again by later steps, and the prefix
+// cache never learns of them.
+func (s *Scheduler) Accepted(q *Seq) { s.compute(q, 1) }
+
+// compute enters the next n tokens of a sequence as computed.
+func (s *Scheduler) compute(q *Seq, n int) {
+	q.computed += n
 	keys, blocks := s.cache.Commit(&q.table, q.Tokens, q.computed)
 	if s.tier != nil {
 		s.tier.Store(keys, blocks)
@@ -344,5 +378,4 @@ func (s *Scheduler) Computed(q *Seq) (first int) {
 		q.prompted = true
 		s.release(&q.followers)
 	}
-	return first
 }

@@ -102,22 +102,22 @@ func TestSteps(t *testing.T) {
 		seqs  []*Seq
 		steps []int
 	}{
-		{"prompt, then one token a step", Config{4, 64, true}, []*Seq{seq(ids(5, 0), 3)}, []int{5, 1, 1}},
-		{"two prompts share a step", Config{4, 64, true}, []*Seq{seq(ids(5, 0), 2), seq(ids(7, 9), 2)}, []int{12, 2}},
-		{"a long prompt in chunks", Config{4, 8, true}, []*Seq{seq(ids(20, 0), 2)}, []int{8, 8, 4, 1}},
+		{"prompt, then one token a step", Config{MaxSeqs: 4, MaxTokens: 64, Chunked: true}, []*Seq{seq(ids(5, 0), 3)}, []int{5, 1, 1}},
+		{"two prompts share a step", Config{MaxSeqs: 4, MaxTokens: 64, Chunked: true}, []*Seq{seq(ids(5, 0), 2), seq(ids(7, 9), 2)}, []int{12, 2}},
+		{"a long prompt in chunks", Config{MaxSeqs: 4, MaxTokens: 8, Chunked: true}, []*Seq{seq(ids(20, 0), 2)}, []int{8, 8, 4, 1}},
 		{
 			"a running sequence comes before a chunk",
-			Config{4, 8, true},
+			Config{MaxSeqs: 4, MaxTokens: 8, Chunked: true},
 			[]*Seq{seq(ids(6, 0), 3), seq(ids(10, 9), 2)},
 			[]int{8, 8, 2, 1},
 		},
 		{
 			"whole prompts only: the second waits for a step with room",
-			Config{4, 8, false},
+			Config{MaxSeqs: 4, MaxTokens: 8, Chunked: false},
 			[]*Seq{seq(ids(6, 0), 2), seq(ids(7, 9), 2)},
 			[]int{6, 8, 1},
 		},
-		{"max seqs", Config{1, 64, true}, []*Seq{seq(ids(5, 0), 2), seq(ids(7, 9), 1)}, []int{5, 1, 7}},
+		{"max seqs", Config{MaxSeqs: 1, MaxTokens: 64, Chunked: true}, []*Seq{seq(ids(5, 0), 2), seq(ids(7, 9), 1)}, []int{5, 1, 7}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t, tc.cfg, 64, 4, true)
@@ -136,7 +136,7 @@ func TestSteps(t *testing.T) {
 }
 
 func TestPreemptionChangesNoOutput(t *testing.T) {
-	r := newRig(t, Config{8, 64, true}, 8, 4, true) // 32 tokens; three sequences of 20
+	r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 64, Chunked: true}, 8, 4, true) // 32 tokens; three sequences of 20
 	seqs := []*Seq{seq(ids(6, 0), 14), seq(ids(6, 20), 14), seq(ids(6, 40), 14)}
 	for _, q := range seqs {
 		require.NoError(t, r.Add(q))
@@ -149,7 +149,7 @@ func TestPreemptionChangesNoOutput(t *testing.T) {
 }
 
 func TestTooBig(t *testing.T) {
-	r := newRig(t, Config{8, 64, true}, 4, 4, true)
+	r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 64, Chunked: true}, 4, 4, true)
 	var big *TooBigError
 	require.ErrorAs(t, r.Add(seq(ids(10, 0), 7)), &big)
 	assert.Equal(t, TooBigError{Tokens: 17, Capacity: 16}, *big)
@@ -159,7 +159,7 @@ func TestTooBig(t *testing.T) {
 
 // Siblings wait for the one that computes their prompt, and then need only its last block.
 func TestFollowersShareThePrompt(t *testing.T) {
-	r := newRig(t, Config{8, 64, true}, 64, 4, true)
+	r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 64, Chunked: true}, 64, 4, true)
 	leader := seq(ids(9, 0), 4)
 	require.NoError(t, r.Add(leader))
 	for range 3 {
@@ -174,7 +174,7 @@ func TestFollowersShareThePrompt(t *testing.T) {
 
 // A leader that goes before its prompt is done must not hold its followers back.
 func TestFollowersOutliveTheLeader(t *testing.T) {
-	r := newRig(t, Config{8, 4, true}, 64, 4, true)
+	r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 4, Chunked: true}, 64, 4, true)
 	leader, q := seq(ids(9, 0), 4), seq(ids(9, 0), 4)
 	q.Leader = leader
 	require.NoError(t, r.Add(leader))
@@ -189,7 +189,7 @@ func TestFollowersOutliveTheLeader(t *testing.T) {
 // Prompt log-probabilities come for every position, in chunks, after a preemption in the middle of
 // the prompt, and with the prefix cached.
 func TestPromptLogprobs(t *testing.T) {
-	r := newRig(t, Config{8, 4, true}, 16, 4, true)
+	r := newRig(t, Config{MaxSeqs: 8, MaxTokens: 4, Chunked: true}, 16, 4, true)
 	warm := seq(ids(12, 0), 2)
 	require.NoError(t, r.Add(warm))
 	r.drain(t)
