@@ -19,8 +19,8 @@ type outcome struct{ Verdict, Output string }
 
 // runOutside runs the tests of a folder of testdata/outside, a module of its own, as its users
 // would.
-func runOutside(t *testing.T, pkg string, args ...string) map[string]outcome {
-	t.Helper()
+func runOutside(tb testing.TB, pkg string, args ...string) map[string]outcome {
+	tb.Helper()
 	cmd := exec.Command("go", append(append([]string{"test", "-json", "-count=1"}, args...), pkg)...)
 	cmd.Dir = filepath.Join("testdata", "outside")
 	var stderr bytes.Buffer
@@ -32,7 +32,7 @@ func runOutside(t *testing.T, pkg string, args ...string) map[string]outcome {
 		if decoded := events.Decode(&e); decoded == io.EOF {
 			break
 		} else if decoded != nil {
-			require.NoError(t, decoded, "%s\n%s", out, &stderr)
+			require.NoError(tb, decoded, "%s\n%s", out, &stderr)
 		}
 		o := tests[e.Test]
 		switch e.Action {
@@ -45,7 +45,7 @@ func runOutside(t *testing.T, pkg string, args ...string) map[string]outcome {
 			tests[e.Test] = o
 		}
 	}
-	require.NotEmpty(t, tests, "%v\n%s%s", err, out, &stderr)
+	require.NotEmpty(tb, tests, "%v\n%s%s", err, out, &stderr)
 	return tests
 }
 

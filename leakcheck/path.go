@@ -36,7 +36,9 @@ func explain(refs []*Ref, fs []Finding) []Finding {
 		return fs
 	}
 	under := map[int]bool{}
+	stands := len(targets) == len(refs)
 	for k, p := range paths {
+		stands = stands && p.Stands
 		f := &fs[which[k]]
 		if p.Excused {
 			under[which[k]] = true
@@ -49,7 +51,9 @@ func explain(refs []*Ref, fs []Finding) []Finding {
 			under[which[k]] = true
 		}
 	}
-	late(refs, fs, verdict)
+	if !stands {
+		late(refs, fs, verdict)
+	}
 	return group(fs, under)
 }
 

@@ -15,6 +15,7 @@ type Search struct {
 	parents []int32 // of each object: 0 unseen, n > 0 object n-1, n < 0 root -n-1
 	held    []held
 	queue   queue
+	ahead   *spreader
 	left    int
 }
 
@@ -41,9 +42,10 @@ func (s *Search) Root(class, id int, val uint64) {
 
 // Run searches the classes below limit that have not been searched, until every target is found. It
 // returns the number of targets left.
-//
+func (s *Search) Run(targets []int, limit int) (left int) { return s.run(targets, limit, s.spread) }
+
 //go:norace
-func (s *Search) Run(targets []int, limit int) (left int) {
+func (s *Search) run(targets []int, limit int, spread func()) (left int) {
 	s.left = 0
 	for _, t := range targets {
 		if s.parents[t] == 0 {
@@ -64,7 +66,7 @@ func (s *Search) Run(targets []int, limit int) (left int) {
 				s.reach(w, -s.ids[s.used][k]-1)
 			}
 		}
-		s.spread()
+		spread()
 	}
 	for _, t := range targets {
 		if s.parents[t] == wanted {
@@ -72,36 +74,6 @@ func (s *Search) Run(targets []int, limit int) (left int) {
 		}
 	}
 	return s.left
-}
-
-// spread follows the pointers of what has been reached, the nearest first.
-//
-//go:norace
-func (s *Search) spread() {
-	x := &s.d.index
-	for s.left > 0 {
-		word, ok := s.queue.next()
-		if !ok {
-			return
-		}
-		r, slot := x.find(word)
-		parent := int32(r.first+int(slot)) + 1
-		for _, w := range r.pointers(slot) {
-			to, k := x.find(w)
-			if to == nil {
-				continue
-			}
-			i := to.first + int(k)
-			if p := s.parents[i]; p != 0 && p != wanted {
-				continue
-			}
-			if s.used < s.PostponeTo && s.Postpone(i, uint64(to.words)*8) {
-				s.held = append(s.held, held{w, parent})
-				continue
-			}
-			s.enter(to, k, w, parent)
-		}
-	}
 }
 
 // reach enters the object that holds a word, unless it has been reached.

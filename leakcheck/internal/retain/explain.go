@@ -34,6 +34,7 @@ type Path struct {
 	On      []int  // other targets that lie on this path, before the target
 	Excused bool   // only a test framework, or a test on its way out, keeps it
 	Gone    bool   // it was released before the heap was dumped
+	Stands  bool   // it was looked at again when all was known, and still leads to the target
 	Err     error
 }
 
@@ -275,20 +276,8 @@ func (x *explainer) path(i int, t Target, all []int) (p Path) {
 	p.Owner, p.Cause = owner(p.Steps)
 	p.Hint = x.hint(p.Steps, views, labels)
 	p.Reaches, _ = x.d.Reach(i, 1<<17)
+	p.Stands = x.stands(x.roots[id], objects, slots)
 	return p
-}
-
-// slots finds, in each object, the pointer to the next one.
-func (x *explainer) slots(objects []int) []uint64 {
-	slots := make([]uint64, len(objects))
-	for k := 0; k+1 < len(objects); k++ {
-		x.d.Pointers(objects[k], func(off, v uint64) {
-			if slots[k] == 0 && x.d.Find(v) == objects[k+1] {
-				slots[k] = x.d.Addr(objects[k]) + off
-			}
-		})
-	}
-	return slots
 }
 
 // targetView is what the caller of Track knows about the object.
