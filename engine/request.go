@@ -62,6 +62,7 @@ func newRequest(k *checked, client any, maxLen int) *request {
 		p.seq.Sampler = &sample.State{Params: k.params, Prompt: q.out.PromptTokenIDs}
 		if i == 0 {
 			p.seq.PromptLogprobs = r.prompt
+			p.seq.PromptMode.Logits = k.params.LogprobsMode.Logits
 		} else {
 			p.seq.Leader = &q.seqs[0].seq
 		}
@@ -193,7 +194,7 @@ func (p *completion) accept(d sample.Drawn, last bool, l limits) bool {
 	if r.logprobs >= 0 {
 		p.logprobs = append(p.logprobs, logprobsOf(lps, l.tok))
 		for _, lp := range lps {
-			if lp.Token == id {
+			if lp.Token == id && !p.seq.Sampler.Params.LogprobsMode.Logits {
 				p.cumulative += float64(lp.Logprob)
 			}
 		}

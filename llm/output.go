@@ -37,17 +37,17 @@ type Completion struct {
 	Text              string
 	FinishReason      FinishReason
 	StopReason        string      // the stop string or stop id that ended it; "" for EOS and length
-	CumulativeLogprob float64     // 0 when no logprobs were asked for
+	CumulativeLogprob float64     // 0 when no log-probabilities were asked for, or logits
 	Logprobs          [][]Logprob // one per token: the sampled one and the most likely, best first
 }
 
-// Logprob is a token's log-probability at one position, over the whole vocabulary and before any
-// sampling parameter.
+// Logprob is a token's log-probability at one position: over the whole vocabulary and before any
+// sampling parameter, unless SamplingParams.LogprobsMode asks for something else.
 type Logprob struct {
 	TokenID int32
-	Logprob float32
-	Rank    int    // 1 is the most likely token
-	Token   string // its text; "" without a tokenizer
+	Logprob float32 // or its logit
+	Rank    int     // 1 is the most likely token
+	Token   string  // its text; "" without a tokenizer
 }
 
 // Delta is what one step added to one completion of a streamed request. The last one of a

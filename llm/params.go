@@ -131,5 +131,8 @@ func (s *SamplingParams) Check() error {
 			}
 		}
 	}
+	if err := s.LogprobsMode.check(); err != nil {
+		return err
+	}
 	return s.StructuredOutputs.check()
 }

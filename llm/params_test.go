@@ -53,6 +53,12 @@ func TestCheck(t *testing.T) {
 		{"RepetitionPenalty", math.Inf(1), "engine: RepetitionPenalty is +Inf, must be finite and > 0 (0 is off)"},
 		{"RepetitionPenalty", -0.5, "engine: RepetitionPenalty is -0.5, must be finite and > 0 (0 is off)"},
 		{"NoRepeatNGramSize", 3, ""},
+		{"LogprobsMode", llm.ProcessedLogits, ""},
+		{
+			"LogprobsMode",
+			llm.LogprobsMode("raw"),
+			"engine: LogprobsMode is raw, must be one of raw_logprobs, processed_logprobs, raw_logits, processed_logits",
+		},
 		{
 			"LogitBias",
 			map[int32]float64{7: math.Inf(-1)},

@@ -39,4 +39,6 @@ type SamplingParams struct {
 	// nil: none; k ≥ 0: the sampled token and the k most likely; -1: the whole vocabulary.
 	Logprobs       *int `json:"logprobs" usage:"log-probabilities of the output: the sampled token and the k most likely; -1 is the vocabulary"`
 	PromptLogprobs *int `json:"prompt_logprobs" usage:"the same for the prompt's tokens"`
+
+	LogprobsMode LogprobsMode `json:"logprobs_mode" usage:"what both hold: raw_logprobs (the default), processed_logprobs, raw_logits or processed_logits"`
 }

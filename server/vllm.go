@@ -86,7 +86,7 @@ func vLLMScore(ctx context.Context, s *Server, query string, texts []string) ([]
 }
 
 // enginetest is `enginetest serve`: vLLM's paths and names.
-var enginetest = register(vLLMLike(ProtocolEnginetest, vLLMNames.without("PromptLogprobs").with(wire("TypicalP"))))
+var enginetest = register(vLLMLike(ProtocolEnginetest, vLLMNames.without("PromptLogprobs").with(wire("TypicalP", "LogprobsMode"))))
 
 // sgLang is SGLang's server: OpenAI's API, and control verbs of its own.
 var sgLang = register(func() *api {

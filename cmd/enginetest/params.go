@@ -188,6 +188,8 @@ func (f *paramFlag) Set(s string) (err error) {
 		*v, err = pointer(strconv.ParseInt(s, 10, 64))
 	case *float64:
 		*v, err = strconv.ParseFloat(s, 64)
+	case *llm.LogprobsMode:
+		*v = llm.LogprobsMode(s)
 	case *bool:
 		*v, err = strconv.ParseBool(s)
 	case **bool:
@@ -217,6 +219,8 @@ func (f *paramFlag) Type() string {
 		return "float"
 	case bool, *bool:
 		return "bool"
+	case llm.LogprobsMode:
+		return "string"
 	case []int32:
 		return "ids"
 	case map[int32]float64:

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 
 	"github.com/enginetest/enginetest/llm"
@@ -140,4 +141,7 @@ func sampled(lps []llm.Logprob, id int32) llm.Logprob {
 
 const leastLogprob = -9999 // stands for −∞, which JSON lacks; as in vLLM
 
-func finite(lp llm.Logprob) float64 { return float64(max(lp.Logprob, leastLogprob)) }
+// finite returns what JSON can hold of a log-probability, or of a logit.
+func finite(lp llm.Logprob) float64 {
+	return float64(min(max(lp.Logprob, leastLogprob), math.MaxFloat32))
+}

@@ -20,6 +20,7 @@ func TestEverySamplingParameter(t *testing.T) {
 		reflect.TypeFor[*bool](): "false", reflect.TypeFor[*int64](): "0", reflect.TypeFor[*int](): "1",
 		reflect.TypeFor[[]int32](): "[7]", reflect.TypeFor[[]string](): `["a"]`,
 		reflect.TypeFor[map[int32]float64](): `{"7": 1.5}`,
+		reflect.TypeFor[llm.LogprobsMode]():  `"raw_logits"`,
 	}
 	for _, p := range llm.Params() {
 		kind := p.Value(new(llm.SamplingParams)).Type()

@@ -170,7 +170,7 @@ func (r *Runner) results(b *modelrunner.Batch) ([]modelrunner.SeqResult, error) 
 		for j, target := range s.Targets {
 			rows = append(rows, s.Start+j)
 			read = append(read, reading{1, func(sampler *sample.Sampler, logits []float32) {
-				res.PromptLogprobs[j] = sampler.Logprobs(logits, target, s.PromptLogprobs)
+				res.PromptLogprobs[j] = sampler.Logprobs(logits, target, s.PromptLogprobs, s.LogprobsMode)
 			}})
 		}
 		switch {

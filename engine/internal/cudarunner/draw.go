@@ -139,7 +139,7 @@ func (r *drawer) results(b *modelrunner.Batch, rows []wanted, out []modelrunner.
 		wg.Go(func() {
 			defer func() { r.samplers <- s }()
 			if w.state == nil {
-				res.PromptLogprobs[w.target] = s.Logprobs(logits, seq.Targets[w.target], seq.PromptLogprobs)
+				res.PromptLogprobs[w.target] = s.Logprobs(logits, seq.Targets[w.target], seq.PromptLogprobs, seq.LogprobsMode)
 				return
 			}
 			res.Token, res.Logprobs, res.Err = s.Draw(w.state, logits)

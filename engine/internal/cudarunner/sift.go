@@ -65,7 +65,7 @@ func (r *feed) wantedOf(b *modelrunner.Batch) []wanted {
 	for i := range b.Seqs {
 		s := &b.Seqs[i]
 		for j := range s.Targets {
-			p := sample.Params{Logprobs: max(s.PromptLogprobs, 0)}
+			p := sample.Params{Logprobs: max(s.PromptLogprobs, 0), LogprobsMode: s.LogprobsMode}
 			rows = append(rows, wanted{
 				row: s.Start + j, seq: i, target: j, logprobs: max(s.PromptLogprobs, 0),
 				host: r.options.HostSampling || p.HostOnly(r.VocabSize) != "",

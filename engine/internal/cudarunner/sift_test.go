@@ -44,6 +44,7 @@ func drawOn(tb testing.TB, r *Runner, in []drawing) []drawn {
 		q := modelrunner.Seq{Start: i, Len: 1, Context: 1, Blocks: []int32{0}, Sampler: d.state, PromptLogprobs: -1}
 		if d.prompt {
 			q.Sampler, q.PromptLogprobs, q.Targets = nil, d.state.Params.Logprobs, []int32{d.target}
+			q.LogprobsMode.Logits = d.state.Params.LogprobsMode.Logits
 		}
 		b.Tokens, b.Positions, b.Slots, b.Seqs = append(b.Tokens, 0), append(b.Positions, 0), append(b.Slots,
 			0), append(b.Seqs, q)
@@ -82,7 +83,8 @@ func drawOn(tb testing.TB, r *Runner, in []drawing) []drawn {
 func drawOnHost(s *sample.Sampler, d drawing) (res modelrunner.SeqResult) {
 	row := slices.Clone(d.row)
 	if d.prompt {
-		res.PromptLogprobs = [][]sample.Logprob{s.Logprobs(row, d.target, d.state.Params.Logprobs)}
+		res.PromptLogprobs = [][]sample.Logprob{s.Logprobs(row, d.target, d.state.Params.Logprobs,
+			sample.Mode{Logits: d.state.Params.LogprobsMode.Logits})}
 		return res
 	}
 	st := *d.state
@@ -240,6 +242,9 @@ func siftParams(vocab int) []sample.Params {
 		},
 		{Temperature: 1, NoRepeatNGram: 2, TopK: 10},
 		{Temperature: 1, NoRepeatNGram: 1, RepetitionPenalty: 2, TopP: 0.9, Logprobs: 2},
+		{Temperature: 1, TopK: 30, Logprobs: 5, LogprobsMode: sample.Mode{Logits: true}}, // the host's from here
+		{Temperature: 1, TopK: 30, TopP: 0.9, Logprobs: 5, LogprobsMode: sample.Mode{Processed: true}},
+		{Temperature: 1, MinP: 0.1, Logprobs: 5, LogprobsMode: sample.Mode{Processed: true, Logits: true}},
 	}
 	for i := range p {
 		p[i].Logprobs--
@@ -262,7 +267,7 @@ func siftDrawings(vocab, rounds int, seed uint64) (all []drawing) {
 				st.Output = append(st.Output, int32(rng.IntN(min(vocab, 40))))
 			}
 			st.Output = append(st.Output, int32(1%vocab))
-			d := drawing{row: kind.make(vocab, rng), state: st, strange: kind.strange || vocab <= 3}
+			d := drawing{row: kind.make(vocab, rng), state: st, strange: kind.strange || vocab <= 3 || p.HostOnly(vocab) != ""}
 			if p.Logprobs >= 0 && rng.IntN(3) == 0 {
 				d.prompt, d.target = true, int32(rng.IntN(vocab))
 			}

@@ -35,6 +35,7 @@ type Seq struct {
 	// len(Targets) rows, of the target (the next prompt token) and of the PromptLogprobs most
 	// likely tokens. -1: none.
 	PromptLogprobs int
+	LogprobsMode   sample.Mode // of these; Processed is not set: no parameter applies to a prompt
 	Targets        []int32
 	Pool           bool // of a pooling model: the last row completes the sequence, and its numbers are wanted
 }

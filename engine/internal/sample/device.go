@@ -16,6 +16,8 @@ func (p *Params) HostOnly(vocab int) string {
 	switch {
 	case min(p.Logprobs, vocab) > MostLikely:
 		return "logprobs"
+	case p.Logprobs >= 0 && p.LogprobsMode != Mode{}:
+		return "logprobs_mode"
 	case p.Greedy():
 		return ""
 	case p.TypicalP > 0 && p.TypicalP < 1:
@@ -28,7 +30,9 @@ func (p *Params) HostOnly(vocab int) string {
 
 // Greedy says that the most likely token is taken: with top_k 1 too, whatever the temperature, even
 // when tokens tie.
-func (p *Params) Greedy() bool { return p.Temperature < 1e-5 || p.TopK == 1 }
+func (p *Params) Greedy() bool { return p.Temperature < greedyBelow || p.TopK == 1 }
+
+const greedyBelow = 1e-5
 
 // Length is the number of tokens so far, which is the position of the token that is drawn next.
 func (s *State) Length() int { return len(s.Prompt) + len(s.Output) }

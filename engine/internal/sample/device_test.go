@@ -80,6 +80,9 @@ func TestHostOnly(t *testing.T) {
 		{Params{Temperature: 1, EpsilonCutoff: 0.1}, "epsilon_cutoff"},
 		{Params{TypicalP: 0.9, EpsilonCutoff: 0.1}, ""}, // greedy: they change nothing
 		{Params{Logprobs: MostLikely + 1}, "logprobs"},
+		{Params{LogprobsMode: Mode{Logits: true}}, "logprobs_mode"},
+		{Params{LogprobsMode: Mode{Processed: true}, Logprobs: 3}, "logprobs_mode"},
+		{Params{LogprobsMode: Mode{Processed: true}, Logprobs: -1}, ""}, // none are asked for
 	} {
 		require.Equal(t, c.want, c.p.HostOnly(1000), "%+v", c.p)
 	}

@@ -32,9 +32,9 @@ func TestIDsOutsideTheRow(t *testing.T) {
 	require.EqualValues(t, 7, id)
 	require.Equal(t, before[:100], array[:100], "the row before")
 	require.Equal(t, before[200:], array[200:], "the row after")
-	require.Equal(t, s.Logprobs(before[100:200], 7, 3), lps)
-	require.Empty(t, s.Logprobs(before[100:200], 100, 0))
-	require.Empty(t, s.Logprobs(before[100:200], -1, 0))
+	require.Equal(t, s.Logprobs(before[100:200], 7, 3, Mode{}), lps)
+	require.Empty(t, s.Logprobs(before[100:200], 100, 0, Mode{}))
+	require.Empty(t, s.Logprobs(before[100:200], -1, 0, Mode{}))
 }
 
 // TestNoTokenNamesTheMask reads the whole message.

@@ -6,21 +6,25 @@ import (
 	"slices"
 )
 
-// Logprobs returns the log-probabilities, over a whole row of raw logits, of one token and of the k
+// Logprobs returns the log-probabilities, over a whole row of logits, of one token and of the k
 // most likely ones: best first, the token last when it is not among them (with its rank). Of equal
 // logits the lowest id ranks first. k is at most the row's length; a target outside the row is left
-// out. NaN counts as -Inf.
-func (s *Sampler) Logprobs(row []float32, target int32, k int) []Logprob {
-	norm := logSumExp(row)
+// out. NaN counts as -Inf. A mode with logits has these in their place.
+func (s *Sampler) Logprobs(row []float32, target int32, k int, mode Mode) []Logprob {
+	value := orNegInf
+	if !mode.Logits {
+		norm := logSumExp(row)
+		value = func(x float32) float32 { return logprob(x, norm) }
+	}
 	s.ids = mostLikely(s.ids[:0], row, min(k, len(row)), &s.support)
 	out := make([]Logprob, 0, len(s.ids)+1)
 	found := uint(target) >= uint(len(row))
 	for i, id := range s.ids {
-		out = append(out, Logprob{Token: id, Logprob: logprob(row[id], norm), Rank: i + 1})
+		out = append(out, Logprob{Token: id, Logprob: value(row[id]), Rank: i + 1})
 		found = found || id == target
 	}
 	if !found {
-		out = append(out, Logprob{Token: target, Logprob: logprob(row[target], norm), Rank: rank(row, target)})
+		out = append(out, Logprob{Token: target, Logprob: value(row[target]), Rank: rank(row, target)})
 	}
 	return out
 }

@@ -26,7 +26,8 @@ type Params struct {
 	StopIDs           []int32   // EOS and stop_token_ids
 	Seed              uint64
 	Grammar           *grammar.Grammar // that the output must match; nil: none
-	Logprobs          int              // -1: none; 0: the sampled token's only; k: the k most likely too; the vocabulary's size: all
+	LogprobsMode      Mode
+	Logprobs          int // -1: none; 0: the sampled token's only; k: the k most likely too; the vocabulary's size: all
 }
 
 // Logprob is one token's log-probability at one position.

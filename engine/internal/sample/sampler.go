@@ -31,8 +31,8 @@ type masked struct {
 }
 
 // Draw picks the next token of a sequence from its row of logits, which it overwrites, and returns
-// the log-probabilities that the parameters ask for: over the whole vocabulary, before any
-// parameter. The order is vLLM's: log-probabilities, grammar, allowed ids, bad words, min tokens, logit
+// the log-probabilities that the parameters ask for: over the whole vocabulary, and before any
+// parameter unless the mode is another. The order is vLLM's: log-probabilities, grammar, allowed ids, bad words, min tokens, logit
 // bias, penalties, n-grams; then greedy, or temperature, min-p, typical-p, epsilon, top-k, top-p
 // and the draw.
 //
@@ -41,7 +41,7 @@ type masked struct {
 func (s *Sampler) Draw(st *State, row []float32) (int32, []Logprob, error) {
 	p := &st.Params
 	raw := row
-	if p.Logprobs >= 0 && p.Edits() {
+	if p.Logprobs >= 0 && !p.LogprobsMode.Processed && p.Edits() {
 		s.raw = append(s.raw[:0], row...)
 		raw = s.raw
 	}
@@ -59,7 +59,10 @@ func (s *Sampler) Draw(st *State, row []float32) (int32, []Logprob, error) {
 	if p.Logprobs < 0 {
 		return token, nil, nil
 	}
-	return token, s.Logprobs(raw, token, p.Logprobs), nil
+	if p.LogprobsMode.Processed {
+		s.processed(p, row, token)
+	}
+	return token, s.Logprobs(raw, token, p.Logprobs, p.LogprobsMode), nil
 }
 
 // Edits reports whether a processor changes the row.
@@ -136,6 +139,7 @@ func (s *Sampler) race(p *Params, row []float32, top int32, n noise) int32 {
 	}
 	switch all := finite && !ordered && !topK && floor == negInf; {
 	case all && !nucleus:
+		u.whole = true
 		return drawRow(row, t, top, n)
 	case all:
 		u.gatherNucleus(row, t, row[top], p.TopP)

@@ -5,6 +5,7 @@ import "math"
 // support is the tokens that can still be drawn, with their logits: the processors of this file
 // thin it out. Its order means nothing.
 type support struct {
+	whole bool // it is the row itself, and items are not filled in
 	items []item
 	total float64   // the mass of all tokens, when gatherNucleus left some out; else 0
 	heap  []float32 // scratch of kthLargest
@@ -21,7 +22,7 @@ type item struct {
 // gather fills the support with the tokens of a row whose logit, divided by the temperature, is at
 // least floor. NaN is never drawn; +Inf leaves nothing but the tokens that have it.
 func (s *support) gather(row []float32, temperature, floor float32) {
-	s.items, s.total = s.items[:0], 0
+	s.items, s.total, s.whole = s.items[:0], 0, false
 	for i, x := range row {
 		if z := x / temperature; z >= floor && z > negInf {
 			s.items = append(s.items, item{id: int32(i), z: z})

@@ -28,13 +28,14 @@ type Seq struct {
 	PromptLen      int
 	MaxLen         int // Tokens never grows beyond this
 	Sampler        *sample.State
-	Pool           bool    // it is over when Tokens have been computed; there is no Sampler
-	TokenTypes     []int32 // the segment of each token; nil: all are 0
-	PromptLogprobs int     // how many are wanted besides the prompt's own; -1: none
-	Leader         *Seq    // computes the same prompt: this one waits until it has, and then finds it in the prefix cache
-	Client         any     // whom it is for, a comparable value: clients share the steps evenly
-	Owner          any     // for the caller
-	Drafts         []int32 // proposed to follow Tokens, of which the next step verifies what fits
+	Pool           bool        // it is over when Tokens have been computed; there is no Sampler
+	TokenTypes     []int32     // the segment of each token; nil: all are 0
+	PromptLogprobs int         // how many are wanted besides the prompt's own; -1: none
+	PromptMode     sample.Mode // of these
+	Leader         *Seq        // computes the same prompt: this one waits until it has, and then finds it in the prefix cache
+	Client         any         // whom it is for, a comparable value: clients share the steps evenly
+	Owner          any         // for the caller
+	Drafts         []int32     // proposed to follow Tokens, of which the next step verifies what fits
 
 	CachedTokens int // prompt tokens that the first admission found in the prefix cache
 
@@ -326,7 +327,7 @@ func (s *Scheduler) put(q *Seq, n, d int) {
 	}
 	s.putTypes(q, n)
 	if q.PromptLogprobs >= 0 && !q.prompted {
-		seq.PromptLogprobs = q.PromptLogprobs
+		seq.PromptLogprobs, seq.LogprobsMode = q.PromptLogprobs, q.PromptMode
 		seq.Targets = q.Tokens[min(q.computed+1, q.PromptLen):min(seq.Context+1, q.PromptLen)]
 	}
 	q.scheduled = n
