@@ -28,7 +28,7 @@ type calls struct {
 // sure: the worker itself, an Args block. For others there is callWith.
 func (c *calls) call(s *symbol, args ...uintptr) error {
 	if s.addr == 0 {
-		return c.d.failure(s, ErrNotSupported)
+		return c.d.failure(s, codeNotSupported)
 	}
 	n := copy(c.args[:], args)
 	c.driver.Store(s)
@@ -76,7 +76,7 @@ func (c *calls) trimDevicePool(dev int32) error {
 	}
 	graphs := c.call(&c.d.fn.graphMemTrim, uintptr(dev))
 	for _, e := range []error{err, graphs} {
-		if e != nil && !errors.Is(e, ErrNotSupported) {
+		if e != nil && !errors.Is(e, codeNotSupported) {
 			return e
 		}
 	}

@@ -20,13 +20,13 @@ func (w *Worker) retain() error {
 }
 
 // Close ends the worker: what is still live is freed; then the primary context is released and, by
-// the last worker on the device, reset (which also ends other libraries' use of it in this process),
-// and the driver is asked whether it is really gone. What had to be freed, or could not be, is a
-// [LeakError]. When the thread does not come back before ctx ends, a [HangError], and Close can be
-// called again. Once closed, every call of Close returns the same error.
+// the last worker on the device, reset (which also ends other libraries' use of it in this
+// process), and the driver is asked whether it is really gone. What had to be freed, or could not
+// be, is a [LeakError]. When the thread does not come back before ctx ends, a [HangError], and
+// Close can be called again. Once closed, every call of Close returns the same error.
 func (w *Worker) Close(ctx context.Context) error {
 	if w.onThread() {
-		return &MisuseError{"Close", ErrWrongThread, w.name +
+		return &misuseError{"Close", errWrongThread, w.name +
 			" cannot be closed on its own thread: call Close outside Do"}
 	}
 	if err := w.made("Close"); err != nil {

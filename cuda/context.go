@@ -17,7 +17,7 @@ var (
 		contexts map[contextKey]int
 	}
 	threads sync.Map // thread id -> worker's name
-	deaths  sync.Map // library -> *DeadProcessError: the first error of this process after which it gets no context
+	deaths  sync.Map // library -> *deadProcessError: the first error of this process after which it gets no context
 )
 
 type contextKey struct {
@@ -102,7 +102,7 @@ func (p *primaryContext) releaseContext() error {
 // rememberDeath keeps the first error that ends the process's use of CUDA: what is refused later
 // names it.
 func (d *Driver) rememberDeath(worker string, err *Error) {
-	deaths.LoadOrStore(d.lib, &DeadProcessError{Worker: worker, First: err})
+	deaths.LoadOrStore(d.lib, &deadProcessError{Worker: worker, First: err})
 }
 
 // whyNoContext explains the driver's refusal of a context.
@@ -111,9 +111,9 @@ func (d *Driver) whyNoContext(refusal error) error {
 	if !ok || !now.Code.endsProcess() {
 		return refusal
 	}
-	e := DeadProcessError{Err: now}
+	e := deadProcessError{Err: now}
 	if v, seen := deaths.Load(d.lib); seen {
-		if first := v.(*DeadProcessError); first.First.Code == now.Code {
+		if first := v.(*deadProcessError); first.First.Code == now.Code {
 			e.Worker, e.First = first.Worker, first.First
 		}
 	}

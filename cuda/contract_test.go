@@ -36,7 +36,7 @@ func TestDevices(t *testing.T) {
 			"GPU-ffffffffff": "no such UUID", "": "empty",
 		} {
 			_, err := r.d.Device(id)
-			require.ErrorIs(t, err, ErrInvalidDevice, reason)
+			require.ErrorIs(t, err, codeInvalidDevice, reason)
 		}
 	})
 }
@@ -185,7 +185,7 @@ func TestKernelsAndModules(t *testing.T) {
 				require.True(t, done)
 			}
 			_, err = m.Function("nothing")
-			require.ErrorIs(t, err, ErrNotFound)
+			require.ErrorIs(t, err, codeNotFound)
 			for _, f := range []func() error{mem.Free, s.Close, start.Close, stop.Close, fence.Close, m.Close} {
 				require.NoError(t, f())
 			}
@@ -284,7 +284,7 @@ func TestGraphOfFreedMemory(t *testing.T) {
 			}
 			_, err = instantiate(func(m *Memory) error { return m.Fill(0, 4096, 1, s) })
 			t.Log(err)
-			require.ErrorIs(t, err, ErrInvalidValue)
+			require.ErrorIs(t, err, codeInvalidValue)
 			x, err := instantiate(func(m *Memory) error { return m.CopyToAsync(host, 0, 0, 4096, s) })
 			require.NoError(t, err)
 			for _, f := range []func() error{x.Close, host.Free, s.Close, w.Err} {

@@ -79,7 +79,7 @@ func (m *Memory) CopyDevice(off int64, src *Memory, srcOff, n int64, s *Stream) 
 		return err
 	}
 	if src == nil {
-		return &MisuseError{call, ErrArguments, "nil source"}
+		return &misuseError{call, errArguments, "nil source"}
 	}
 	if err := m.w.use(call, &src.resource); err != nil {
 		return err

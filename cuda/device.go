@@ -64,11 +64,11 @@ func (d *Driver) Device(id string) (Device, error) {
 	}
 	if len(vs) == 0 {
 		return Device{}, fmt.Errorf("cuda: the driver shows no device (CUDA_VISIBLE_DEVICES=%q): %w",
-			os.Getenv("CUDA_VISIBLE_DEVICES"), ErrNoDevice)
+			os.Getenv("CUDA_VISIBLE_DEVICES"), codeNoDevice)
 	}
 	if n, err := strconv.Atoi(id); err == nil {
 		if n < 0 || n >= len(vs) {
-			return Device{}, fmt.Errorf("cuda: no device %d, there are %d: %w", n, len(vs), ErrInvalidDevice)
+			return Device{}, fmt.Errorf("cuda: no device %d, there are %d: %w", n, len(vs), codeInvalidDevice)
 		}
 		return vs[n], nil
 	}
@@ -85,7 +85,7 @@ func (d *Driver) Device(id string) (Device, error) {
 			have = append(have, v.UUID)
 		}
 		return Device{}, fmt.Errorf("cuda: %q names %d of the devices %s: %w", id, len(found), strings.Join(have, ", "),
-			ErrInvalidDevice)
+			codeInvalidDevice)
 	}
 	return found[0], nil
 }
@@ -136,7 +136,7 @@ func (d *Driver) describe(ordinal int) (Device, error) {
 	var got [len(attrs)]int
 	for i, a := range attrs {
 		var err error
-		if got[i], err = v.Attribute(a); err != nil {
+		if got[i], err = v.attribute(a); err != nil {
 			return v, err
 		}
 	}
@@ -145,7 +145,7 @@ func (d *Driver) describe(ordinal int) (Device, error) {
 }
 
 // Attribute asks for one CUdevice_attribute by its number.
-func (v Device) Attribute(attribute int) (int, error) {
+func (v Device) attribute(attribute int) (int, error) {
 	var n int32
 	err := v.d.call(&v.d.fn.deviceAttribute, uintptr(unsafe.Pointer(&n)), uintptr(attribute), uintptr(v.handle))
 	return int(n), err

@@ -31,17 +31,17 @@
 //	cuda: module gemv.ptx: cuModuleLoadDataEx: CUDA_ERROR_INVALID_PTX (218): a PTX JIT compilation failed
 //	    ptxas application ptx input, line 4; fatal   : …
 //
-// An earlier error has left the context useless ([DeadError], matches ErrContextDead and the first
+// An earlier error has left the context useless (matches ErrContextDead and the first
 // error):
 //
 //	cuda: Alloc: the context of rank 0 is dead since cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; close the worker; only a new process can use CUDA again
 //
 // After such an error the process's workers on all devices are dead, and NVIDIA's driver refuses
-// it any new context ([DeadProcessError], matches ErrProcessDead). Free and Close still work:
+// it any new context (matches ErrProcessDead). Free and Close still work:
 //
 //	cuda: no context for rank 1 on NVIDIA H200 (…): cuda: no context in this process any more, since rank 0 met cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; only a new process can use CUDA again: run the engine in a child (forkproc.Run, engine.ChildProcess)
 //
-// The caller is mistaken ([MisuseError]; found without asking the driver):
+// The caller is mistaken (found without asking the driver):
 //
 //	cuda: Memory.Free: called off the worker's thread: rank 0 was used on the thread of rank 1: wrap the call in Do
 //	cuda: Memory.CopyTo: use after free: weights (plain, 1.0 GiB)

@@ -61,7 +61,7 @@ func Open(opts ...Option) (*Driver, error) {
 	var err error
 	cudafd.Starting(func() { err = d.call(&d.fn.init, 0) })
 	if err != nil {
-		if v, set := os.LookupEnv("CUDA_VISIBLE_DEVICES"); set && errors.Is(err, ErrNoDevice) {
+		if v, set := os.LookupEnv("CUDA_VISIBLE_DEVICES"); set && errors.Is(err, codeNoDevice) {
 			return nil, fmt.Errorf("%w (CUDA_VISIBLE_DEVICES=%q)", err, v)
 		}
 		return nil, err
@@ -100,7 +100,7 @@ func (d *Driver) Path() string { return d.path }
 //go:uintptrescapes
 func (d *Driver) call(s *symbol, args ...uintptr) error {
 	if s.addr == 0 {
-		return d.failure(s, ErrNotSupported)
+		return d.failure(s, codeNotSupported)
 	}
 	if r := Code(int32(dynlib.Call(s.addr, args))); r != 0 {
 		return d.failure(s, r)

@@ -16,14 +16,14 @@ type Code int32
 // Results that callers tell apart. Any other Code can be compared with as well: errors.Is(err,
 // cuda.Code(701)).
 const (
-	ErrInvalidValue   Code = 1
+	codeInvalidValue  Code = 1
 	ErrOutOfMemory    Code = 2
-	ErrNoDevice       Code = 100
-	ErrInvalidDevice  Code = 101
-	ErrNotFound       Code = 500
+	codeNoDevice      Code = 100
+	codeInvalidDevice Code = 101
+	codeNotFound      Code = 500
 	errNotReady       Code = 600 // a query: work is still running
 	ErrIllegalAddress Code = 700
-	ErrNotSupported   Code = 801
+	codeNotSupported  Code = 801
 )
 
 // Error returns "CUDA error 2"; an *Error has the driver's own words.
@@ -76,36 +76,35 @@ var (
 	// missing, or the system is not supported.
 	ErrNoDriver = errors.New("cuda: no driver")
 
-	// ErrContextDead is in a sticky error, and in what calls return after it: see [DeadError].
+	// ErrContextDead is in a sticky error, and in what calls return after it.
 	ErrContextDead = errors.New("cuda: the context is dead")
 
 	// ErrProcessDead is in an error after which this process can have no CUDA context any more, and
-	// in what is refused then: see [DeadProcessError].
+	// in what is refused then.
 	ErrProcessDead = errors.New("cuda: dead in this process")
 )
 
-// Kinds of misuse: see [MisuseError].
+// Mistakes of the caller, found without asking the driver.
 var (
-	ErrWrongThread  = errors.New("called off the worker's thread")
-	ErrWrongWorker  = errors.New("belongs to another worker")
+	errWrongThread  = errors.New("called off the worker's thread")
+	errWrongWorker  = errors.New("belongs to another worker")
 	ErrUseAfterFree = errors.New("use after free")
 	ErrDoubleFree   = errors.New("freed twice")
-	ErrCapturing    = errors.New("not while a stream captures")
+	errCapturing    = errors.New("not while a stream captures")
 	ErrClosed       = errors.New("the worker is closed")
-	ErrRange        = errors.New("out of range")
-	ErrArguments    = errors.New("wrong arguments")
+	errRange        = errors.New("out of range")
+	errArguments    = errors.New("wrong arguments")
 )
 
-// MisuseError is a mistake of the caller, found without asking the driver. Kind is one of
-// ErrWrongThread, ErrWrongWorker, ErrUseAfterFree, ErrDoubleFree, ErrCapturing, ErrClosed,
-// ErrRange, ErrArguments.
-type MisuseError struct {
+// misuseError is a mistake of the caller, found without asking the driver. Kind is one of
+// the errors above.
+type misuseError struct {
 	Call   string // "Memory.Free"
 	Kind   error
 	Detail string
 }
 
-func (e *MisuseError) Error() string {
+func (e *misuseError) Error() string {
 	s := "cuda: " + e.Call + ": " + e.Kind.Error()
 	if e.Detail != "" {
 		s += ": " + e.Detail
@@ -113,18 +112,18 @@ func (e *MisuseError) Error() string {
 	return s
 }
 
-func (e *MisuseError) Unwrap() error { return e.Kind }
+func (e *misuseError) Unwrap() error { return e.Kind }
 
-// DeadError is returned, without a driver call, by every call on a worker whose context met a
+// deadError is returned, without a driver call, by every call on a worker whose context met a
 // sticky error (an illegal address, a failed launch, a lost device). Only Close is of use then. It
 // matches ErrContextDead and the first error's Code.
-type DeadError struct {
+type deadError struct {
 	Call   string
 	Worker string
 	First  *Error // what killed the context
 }
 
-func (e *DeadError) Error() string {
+func (e *deadError) Error() string {
 	next := "close the worker and open a new one"
 	if e.First.Code.endsProcess() {
 		next = "close the worker; " + onlyANewProcess
@@ -132,21 +131,21 @@ func (e *DeadError) Error() string {
 	return fmt.Sprintf("cuda: %s: the context of %s is dead since %s; %s", e.Call, e.Worker, inner(e.First), next)
 }
 
-func (e *DeadError) Unwrap() []error { return []error{ErrContextDead, e.First} }
+func (e *deadError) Unwrap() []error { return []error{ErrContextDead, e.First} }
 
 const onlyANewProcess = "only a new process can use CUDA again"
 
-// DeadProcessError says that the driver refuses this process any new context, on any device,
+// deadProcessError says that the driver refuses this process any new context, on any device,
 // because an earlier error (an illegal address, a failed launch) left the process in a state that
 // only its end repairs. What outlives a context and had not been freed before that error stays on
 // the device as long as the process lives. It matches ErrProcessDead and the driver's Code.
-type DeadProcessError struct {
+type deadProcessError struct {
 	Worker string // who met the earlier error; empty when this package did not see it
 	First  *Error // the earlier error; nil when this package did not see it
 	Err    *Error // what the driver answers now
 }
 
-func (e *DeadProcessError) Error() string {
+func (e *deadProcessError) Error() string {
 	since := "another user of CUDA in it met an error: now " + inner(e.Err)
 	if e.First != nil {
 		since = fmt.Sprintf("%s met %s", e.Worker, inner(e.First))
@@ -155,7 +154,7 @@ func (e *DeadProcessError) Error() string {
 		since, onlyANewProcess)
 }
 
-func (e *DeadProcessError) Unwrap() []error { return []error{ErrProcessDead, e.Err} }
+func (e *deadProcessError) Unwrap() []error { return []error{ErrProcessDead, e.Err} }
 
 // AllocError is an allocation that failed, with what is needed to see why.
 type AllocError struct {

@@ -49,7 +49,7 @@ func TestWhyThereIsNoDriver(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "")
 	cudatest.New(t, 0, 0)
 	err = Available()
-	require.ErrorIs(t, err, ErrNoDevice)
+	require.ErrorIs(t, err, codeNoDevice)
 	require.Contains(t, err.Error(), `CUDA_VISIBLE_DEVICES=""`)
 	t.Log(err)
 }
@@ -124,15 +124,15 @@ func TestFreeThatFails(t *testing.T) {
 	do(t, w, func() {
 		m, err := w.Alloc("x", 1<<20)
 		require.NoError(t, err)
-		r.stub.Fail("cuMemFree_v2", 1, int(ErrInvalidValue))
-		require.ErrorIs(t, m.Free(), ErrInvalidValue)
+		r.stub.Fail("cuMemFree_v2", 1, int(codeInvalidValue))
+		require.ErrorIs(t, m.Free(), codeInvalidValue)
 		require.Len(t, w.live, 1)
 		require.NoError(t, m.Free(), "tried again")
 
 		_, err = w.Alloc("stuck", 1<<20)
 		require.NoError(t, err)
 	})
-	r.stub.Fail("cuMemFree_v2", 1, int(ErrInvalidValue))
+	r.stub.Fail("cuMemFree_v2", 1, int(codeInvalidValue))
 	err := closeSoon(w)
 	var e *LeakError
 	require.ErrorAs(t, err, &e)
@@ -140,7 +140,7 @@ func TestFreeThatFails(t *testing.T) {
 	require.Empty(t, e.Kept)
 	require.Len(t, e.Freed, 1, "it went with the context")
 	require.Equal(t, "stuck", e.Freed[0].Owner)
-	require.ErrorIs(t, err, ErrInvalidValue)
+	require.ErrorIs(t, err, codeInvalidValue)
 	require.Empty(t, w.Holdings())
 	require.Zero(t, r.stub.Used(0))
 	require.False(t, r.stub.Active(0))
@@ -174,7 +174,7 @@ func TestStickyErrorKillsTheContext(t *testing.T) {
 			},
 		} {
 			err := call()
-			var dead *DeadError
+			var dead *deadError
 			require.ErrorAs(t, err, &dead, name)
 			require.ErrorIs(t, err, ErrContextDead)
 			require.ErrorIs(t, err, ErrIllegalAddress)
@@ -216,7 +216,7 @@ func TestStickyErrorKillsTheContext(t *testing.T) {
 // do.
 func requireDeadProcess(t *testing.T, err error, worker string) {
 	t.Helper()
-	var dead *DeadProcessError
+	var dead *deadProcessError
 	require.ErrorAs(t, err, &dead)
 	require.ErrorIs(t, err, ErrProcessDead)
 	require.ErrorIs(t, err, ErrIllegalAddress)
@@ -234,7 +234,7 @@ func TestProcessThatSomebodyElseKilled(t *testing.T) {
 	r.stub.Fail("cuDevicePrimaryCtxRetain", 1, 717) // no test here dies of it
 	_, err = NewWorker(v, Config{})
 	t.Log(err)
-	var dead *DeadProcessError
+	var dead *deadProcessError
 	require.ErrorAs(t, err, &dead)
 	require.Nil(t, dead.First)
 	require.Contains(t, err.Error(), "another user of CUDA in it met an error: now cuDevicePrimaryCtxRetain")
@@ -285,11 +285,11 @@ func TestHang(t *testing.T) {
 func TestContextThatDoesNotEnd(t *testing.T) {
 	r := stubRig(t, 1, 8<<20)
 	w := r.worker(t, 0)
-	r.stub.Fail("cuDevicePrimaryCtxReset_v2", 1, int(ErrInvalidDevice))
+	r.stub.Fail("cuDevicePrimaryCtxReset_v2", 1, int(codeInvalidDevice))
 	var somebodyElse uintptr
 	require.NoError(t, r.d.call(&r.d.fn.primaryRetain, uintptr(unsafe.Pointer(&somebodyElse)), 0))
 	err := closeSoon(w)
-	require.ErrorIs(t, err, ErrInvalidDevice)
+	require.ErrorIs(t, err, codeInvalidDevice)
 	require.Contains(t, err.Error(), "still active after release and reset")
 	t.Log(err)
 	require.Len(t, w.Holdings(), 1, "the context stays in the ledger")
@@ -299,14 +299,14 @@ func TestErrorsMatch(t *testing.T) {
 	r := stubRig(t, 1, 1<<20)
 	w := r.worker(t, 0)
 	do(t, w, func() {
-		r.stub.Fail("cuCtxSynchronize", 1, int(ErrInvalidValue))
+		r.stub.Fail("cuCtxSynchronize", 1, int(codeInvalidValue))
 		err := w.Synchronize()
 		require.Equal(t, &Error{
 			Call: "cuCtxSynchronize", Code: 1, Name: "CUDA_ERROR_INVALID_VALUE",
 			Text: "invalid argument",
 		}, err)
 		require.EqualError(t, err, "cuda: cuCtxSynchronize: CUDA_ERROR_INVALID_VALUE (1): invalid argument")
-		require.ErrorIs(t, err, ErrInvalidValue)
+		require.ErrorIs(t, err, codeInvalidValue)
 		require.NotErrorIs(t, err, ErrOutOfMemory)
 		r.stub.Fail("cuCtxSynchronize", 1, 12345)
 		assert.EqualError(t, w.Synchronize(),
@@ -326,7 +326,7 @@ func TestSymbolsThatAnOldDriverLacks(t *testing.T) {
 		f, err := mod.Function("nop")
 		require.NoError(t, err)
 		err = f.Launch(nil, Launch{Cooperative: true}, nil)
-		require.ErrorIs(t, err, ErrNotSupported)
+		require.ErrorIs(t, err, codeNotSupported)
 		t.Log(err)
 		require.NoError(t, mod.Close())
 	})
@@ -372,9 +372,9 @@ func TestNoHostMemory(t *testing.T) {
 		require.ErrorIs(t, err, ErrOutOfMemory)
 		assert.ErrorContains(t, err, "(pinned) for huge on cuda:0")
 		assert.ErrorContains(t, err, "; it is the host's memory, not the device's; the ledger holds nothing")
-		r.stub.Fail("cuMemHostAlloc", 1, int(ErrInvalidValue))
+		r.stub.Fail("cuMemHostAlloc", 1, int(codeInvalidValue))
 		_, err = w.AllocPinned("refused", 10)
-		require.ErrorIs(t, err, ErrInvalidValue)
+		require.ErrorIs(t, err, codeInvalidValue)
 		assert.NotContains(t, err.Error(), "the host's memory", "what is not short is not blamed")
 	})
 	require.NoError(t, w.Close(t.Context()))

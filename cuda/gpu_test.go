@@ -269,7 +269,7 @@ func twoDevices(t *testing.T, r *rig) {
 		}
 		dst, err = a.Alloc("a", n)
 		require.NoError(t, err)
-		checkMisuse(t, "copy within a device", ErrWrongWorker, dst.CopyDevice(0, src, 0, n, nil))
+		checkMisuse(t, "copy within a device", errWrongWorker, dst.CopyDevice(0, src, 0, n, nil))
 		began := time.Now()
 		require.NoError(t, dst.CopyPeer(0, src, 0, n, nil))
 		require.NoError(t, a.Synchronize())

@@ -12,7 +12,7 @@ type Graph struct {
 }
 
 // Capture records what fn queues on s, instead of doing it. Inside fn nothing may wait
-// (Synchronize, copies without a stream), and nothing may be allocated or freed (ErrCapturing). The
+// (Synchronize, copies without a stream), and nothing may be allocated or freed (errCapturing). The
 // capture is ended whatever fn does; its own error comes first, then that of the driver, which says
 // when something spoilt the capture.
 func (s *Stream) Capture(owner string, fn func() error) (*Graph, error) {
@@ -21,7 +21,7 @@ func (s *Stream) Capture(owner string, fn func() error) (*Graph, error) {
 	}
 	w := s.w
 	if w.capturing {
-		return nil, &MisuseError{"Stream.Capture", ErrCapturing, s.String()}
+		return nil, &misuseError{"Stream.Capture", errCapturing, s.String()}
 	}
 	const threadLocal = 1 // other threads may allocate while this one captures
 	if err := w.call(&w.d.fn.captureBegin, s.handle, threadLocal); err != nil {
@@ -53,7 +53,7 @@ func (s *Stream) Capture(owner string, fn func() error) (*Graph, error) {
 // Close destroys the graph. What was instantiated from it stays.
 func (g *Graph) Close() error {
 	if g == nil {
-		return &MisuseError{"Graph.Close", ErrArguments, "nil graph"}
+		return &misuseError{"Graph.Close", errArguments, "nil graph"}
 	}
 	return g.free("Graph.Close")
 }
@@ -76,7 +76,7 @@ func (g *Graph) Instantiate(owner string) (*GraphExec, error) {
 		if errors.Is(err, ErrOutOfMemory) {
 			return nil, w.noMemory(kindExec, owner, 0, err)
 		}
-		if errors.Is(err, ErrInvalidValue) {
+		if errors.Is(err, codeInvalidValue) {
 			err = fmt.Errorf("%w (was memory that the graph fills freed?)", err)
 		}
 		return nil, err
@@ -102,7 +102,7 @@ func (x *GraphExec) Launch(s *Stream) error {
 // Close destroys the instantiated graph.
 func (x *GraphExec) Close() error {
 	if x == nil {
-		return &MisuseError{"GraphExec.Close", ErrArguments, "nil graph"}
+		return &misuseError{"GraphExec.Close", errArguments, "nil graph"}
 	}
 	return x.free("GraphExec.Close")
 }

@@ -94,7 +94,7 @@ func (f *Function) Launch(s *Stream, l Launch, a *Args) error {
 		a = &none
 	}
 	if f.params >= 0 && len(a.ptrs) != f.params {
-		return &MisuseError{call, ErrArguments, fmt.Sprintf("%s takes %d, the block has %d", f.name, f.params,
+		return &misuseError{call, errArguments, fmt.Sprintf("%s takes %d, the block has %d", f.name, f.params,
 			len(a.ptrs))}
 	}
 	for _, m := range a.memory {

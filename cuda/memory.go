@@ -35,10 +35,10 @@ func (w *Worker) Alloc(owner string, size int64) (*Memory, error) {
 	return m, nil
 }
 
-// Free releases the memory. Freeing twice, on another thread or after Close is a [MisuseError].
+// Free releases the memory. Freeing twice, on another thread or after Close is an error.
 func (m *Memory) Free() error {
 	if m == nil {
-		return &MisuseError{"Memory.Free", ErrArguments, "nil memory"}
+		return &misuseError{"Memory.Free", errArguments, "nil memory"}
 	}
 	return m.free("Memory.Free")
 }
@@ -48,10 +48,10 @@ func (w *Worker) enterAlloc(call string, size int64) error {
 		return err
 	}
 	if size <= 0 {
-		return &MisuseError{call, ErrArguments, fmt.Sprintf("%d bytes", size)}
+		return &misuseError{call, errArguments, fmt.Sprintf("%d bytes", size)}
 	}
 	if w.capturing { // it would spoil the capture, or become part of the graph
-		return &MisuseError{call, ErrCapturing, w.name}
+		return &misuseError{call, errCapturing, w.name}
 	}
 	return nil
 }
@@ -75,5 +75,5 @@ func (m *Memory) span(call string, off, n int64) (uintptr, error) {
 }
 
 func outOfRange(call string, off, n, size int64, r *resource) error {
-	return &MisuseError{call, ErrRange, fmt.Sprintf("%d bytes from byte %d on, of %d of %s", n, off, size, r)}
+	return &misuseError{call, errRange, fmt.Sprintf("%d bytes from byte %d on, of %d of %s", n, off, size, r)}
 }

@@ -16,7 +16,7 @@ import (
 func TestZeroWorker(t *testing.T) {
 	var w Worker
 	for _, err := range []error{w.Do(func() error { return nil }), w.Close(t.Context())} {
-		assert.ErrorIs(t, err, ErrArguments)
+		assert.ErrorIs(t, err, errArguments)
 		assert.ErrorContains(t, err, "does not come from NewWorker")
 	}
 }
@@ -74,36 +74,36 @@ func TestMisuse(t *testing.T) {
 			{"freed argument", ErrUseAfterFree, func() error { return f.Launch(nil, Launch{}, NewArgs(3).Memory(0, freed, 0)) }},
 			{"launch on a closed stream", ErrUseAfterFree, func() error { return f.Launch(closed, Launch{}, NewArgs(3)) }},
 			{"graph on a closed stream", ErrUseAfterFree, func() error { return x.Launch(closed) }},
-			{"past the end", ErrRange, func() error { return live.CopyTo(b, 991) }},
-			{"before the beginning", ErrRange, func() error { return live.CopyFrom(-1, b) }},
-			{"overflowing", ErrRange, func() error { return live.Fill(1<<62, 1<<62, 0, nil) }},
-			{"pinned past the end", ErrRange, func() error { return live.CopyFromAsync(0, pinned, 95, 10, s) }},
-			{"nothing pinned", ErrArguments, func() error { return live.CopyFromAsync(0, nil, 0, 10, s) }},
-			{"no bytes", ErrArguments, func() error { _, err := w.Alloc("x", 0); return err }},
-			{"negative bytes", ErrArguments, func() error { _, err := w.Alloc("x", -1); return err }},
-			{"empty image", ErrArguments, func() error { _, err := w.LoadModule("x", "empty", nil); return err }},
-			{"empty slice", ErrArguments, func() error { _, err := w.Register("x", nil); return err }},
-			{"wait for nothing", ErrArguments, func() error { return s.Wait(nil) }},
-			{"close from inside", ErrWrongThread, func() error { return w.Close(context.Background()) }},
-			{"peer of itself", ErrArguments, func() error { return w.EnablePeer(w) }},
-			{"alloc in a capture", ErrCapturing, func() error {
+			{"past the end", errRange, func() error { return live.CopyTo(b, 991) }},
+			{"before the beginning", errRange, func() error { return live.CopyFrom(-1, b) }},
+			{"overflowing", errRange, func() error { return live.Fill(1<<62, 1<<62, 0, nil) }},
+			{"pinned past the end", errRange, func() error { return live.CopyFromAsync(0, pinned, 95, 10, s) }},
+			{"nothing pinned", errArguments, func() error { return live.CopyFromAsync(0, nil, 0, 10, s) }},
+			{"no bytes", errArguments, func() error { _, err := w.Alloc("x", 0); return err }},
+			{"negative bytes", errArguments, func() error { _, err := w.Alloc("x", -1); return err }},
+			{"empty image", errArguments, func() error { _, err := w.LoadModule("x", "empty", nil); return err }},
+			{"empty slice", errArguments, func() error { _, err := w.Register("x", nil); return err }},
+			{"wait for nothing", errArguments, func() error { return s.Wait(nil) }},
+			{"close from inside", errWrongThread, func() error { return w.Close(context.Background()) }},
+			{"peer of itself", errArguments, func() error { return w.EnablePeer(w) }},
+			{"alloc in a capture", errCapturing, func() error {
 				_, err := s.Capture("g", func() error { _, err := w.Alloc("x", 1); return err })
 				return err
 			}},
-			{"free in a capture", ErrCapturing, func() error {
+			{"free in a capture", errCapturing, func() error {
 				_, err := s.Capture("g", live.Free)
 				return err
 			}},
-			{"capture in a capture", ErrCapturing, func() error {
+			{"capture in a capture", errCapturing, func() error {
 				_, err := s.Capture("g", func() error { _, err := s.Capture("h", live.Free); return err })
 				return err
 			}},
-			{"too few arguments", ErrArguments, func() error { return f.Launch(nil, Launch{}, NewArgs(2)) }},
-			{"too many arguments", ErrArguments, func() error { return f.Launch(nil, Launch{}, NewArgs(4)) }},
-			{"no arguments", ErrArguments, func() error { return f.Launch(nil, Launch{}, nil) }},
-			{"nil function", ErrArguments, func() error { return (*Function)(nil).Launch(nil, Launch{}, nil) }},
-			{"nil memory", ErrArguments, func() error { return (*Memory)(nil).Free() }},
-			{"nil stream", ErrArguments, func() error { return (*Stream)(nil).Close() }},
+			{"too few arguments", errArguments, func() error { return f.Launch(nil, Launch{}, NewArgs(2)) }},
+			{"too many arguments", errArguments, func() error { return f.Launch(nil, Launch{}, NewArgs(4)) }},
+			{"no arguments", errArguments, func() error { return f.Launch(nil, Launch{}, nil) }},
+			{"nil function", errArguments, func() error { return (*Function)(nil).Launch(nil, Launch{}, nil) }},
+			{"nil memory", errArguments, func() error { return (*Memory)(nil).Free() }},
+			{"nil stream", errArguments, func() error { return (*Stream)(nil).Close() }},
 		}
 		before := r.calls()
 		do(t, w, func() {
@@ -131,7 +131,7 @@ func TestMisuse(t *testing.T) {
 			"info":     func() error { _, _, err := w.MemInfo(); return err },
 		}
 		for name, call := range outside {
-			checkMisuse(t, name+" off the thread", ErrWrongThread, call())
+			checkMisuse(t, name+" off the thread", errWrongThread, call())
 		}
 		assert.Equal(t, before, r.calls(), "driver calls")
 
@@ -153,9 +153,9 @@ func TestMisuse(t *testing.T) {
 
 func checkMisuse(t *testing.T, name string, kind, err error) {
 	t.Helper()
-	var e *MisuseError
+	var e *misuseError
 	if !errors.As(err, &e) || !errors.Is(err, kind) {
-		t.Errorf("%s: got %v, want a MisuseError of kind %q", name, err, kind)
+		t.Errorf("%s: got %v, want a misuse of kind %q", name, err, kind)
 		return
 	}
 	t.Logf("%-28s %v", name, err)
@@ -173,8 +173,8 @@ func TestAnotherWorkersMemory(t *testing.T) {
 		do(t, b, func() {
 			n, err := b.Alloc("b's", 100)
 			require.NoError(t, err)
-			checkMisuse(t, "copy", ErrWrongWorker, n.CopyDevice(0, m, 0, 10, nil))
-			checkMisuse(t, "free", ErrWrongThread, m.Free())
+			checkMisuse(t, "copy", errWrongWorker, n.CopyDevice(0, m, 0, 10, nil))
+			checkMisuse(t, "free", errWrongThread, m.Free())
 			require.NoError(t, n.Free())
 		})
 		require.NoError(t, closeSoon(b))

@@ -47,7 +47,7 @@ func (w *Worker) LoadModule(owner, name string, image []byte) (*Module, error) {
 // Close unloads the module; its functions must not be used after that.
 func (m *Module) Close() error {
 	if m == nil {
-		return &MisuseError{"Module.Close", ErrArguments, "nil module"}
+		return &misuseError{"Module.Close", errArguments, "nil module"}
 	}
 	return m.free("Module.Close")
 }
@@ -83,7 +83,7 @@ func (f *Function) countParams() error {
 	}
 	for n := 0; ; n++ {
 		err := w.call(&w.d.fn.funcParamInfo, f.handle, uintptr(n), w.result(0), w.result(1))
-		if errors.Is(err, ErrInvalidValue) {
+		if errors.Is(err, codeInvalidValue) {
 			f.params = n
 			return nil
 		}
@@ -99,7 +99,7 @@ func (f *Function) countParams() error {
 
 func (f *Function) enter(call string) error {
 	if f == nil || f.m == nil {
-		return &MisuseError{call, ErrArguments, "a function that no module made"}
+		return &misuseError{call, errArguments, "a function that no module made"}
 	}
 	return f.m.enter(call)
 }

@@ -13,7 +13,7 @@ func (w *Worker) EnablePeer(peer *Worker) error {
 		return err
 	}
 	if peer == nil || peer.closed.Load() || peer.dev.Ordinal == w.dev.Ordinal {
-		return &MisuseError{"EnablePeer", ErrArguments, "the peer is an open worker on another device"}
+		return &misuseError{"EnablePeer", errArguments, "the peer is an open worker on another device"}
 	}
 	err := w.call(&w.d.fn.ctxEnablePeer, peer.context.Load(), 0)
 	if errors.Is(err, errPeerEnabled) {
@@ -30,10 +30,10 @@ func (m *Memory) CopyPeer(off int64, src *Memory, srcOff, n int64, s *Stream) er
 		return err
 	}
 	if src == nil || src.w == nil {
-		return &MisuseError{call, ErrArguments, "nil source"}
+		return &misuseError{call, errArguments, "nil source"}
 	}
 	if src.freed.Load() {
-		return &MisuseError{call, ErrUseAfterFree, src.String()}
+		return &misuseError{call, ErrUseAfterFree, src.String()}
 	}
 	to, err := m.span(call, off, n)
 	if err != nil {

@@ -70,7 +70,7 @@ func (p *Pinned) Ptr() DevicePtr { return p.dev }
 // Free releases the memory, or unregisters it.
 func (p *Pinned) Free() error {
 	if p == nil {
-		return &MisuseError{"Pinned.Free", ErrArguments, "nil memory"}
+		return &misuseError{"Pinned.Free", errArguments, "nil memory"}
 	}
 	return p.free("Pinned.Free")
 }
@@ -78,7 +78,7 @@ func (p *Pinned) Free() error {
 // span checks that [off, off+n) lies in p, on w, and returns its host address.
 func (p *Pinned) span(w *Worker, call string, off, n int64) (uintptr, error) {
 	if p == nil {
-		return 0, &MisuseError{call, ErrArguments, "nil pinned memory"}
+		return 0, &misuseError{call, errArguments, "nil pinned memory"}
 	}
 	if err := w.use(call, &p.resource); err != nil {
 		return 0, err

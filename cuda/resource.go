@@ -96,13 +96,13 @@ func (r *resource) String() string {
 // use checks that r may be used in a call on w.
 func (w *Worker) use(call string, r *resource) error {
 	if r == nil || r.w == nil {
-		return &MisuseError{call, ErrArguments, "a resource that no worker made"}
+		return &misuseError{call, errArguments, "a resource that no worker made"}
 	}
 	if r.freed.Load() {
-		return &MisuseError{call, ErrUseAfterFree, r.String()}
+		return &misuseError{call, ErrUseAfterFree, r.String()}
 	}
 	if r.w != w {
-		return &MisuseError{call, ErrWrongWorker, fmt.Sprintf("%s was made by %s and used with %s", r, r.w.name,
+		return &misuseError{call, errWrongWorker, fmt.Sprintf("%s was made by %s and used with %s", r, r.w.name,
 			w.name)}
 	}
 	return nil
@@ -111,7 +111,7 @@ func (w *Worker) use(call string, r *resource) error {
 // enter checks thread, worker and resource at the head of a method of r.
 func (r *resource) enter(call string) error {
 	if r == nil || r.w == nil {
-		return &MisuseError{call, ErrArguments, "a resource that no worker made"}
+		return &misuseError{call, errArguments, "a resource that no worker made"}
 	}
 	if err := r.w.enter(call); err != nil {
 		return err
@@ -122,16 +122,16 @@ func (r *resource) enter(call string) error {
 // free releases r. On a dead context the driver is not asked: Close releases what can be.
 func (r *resource) free(call string) error {
 	if r == nil || r.w == nil {
-		return &MisuseError{call, ErrArguments, "a resource that no worker made"}
+		return &misuseError{call, errArguments, "a resource that no worker made"}
 	}
 	if err := r.w.enterDead(call); err != nil {
 		return err
 	}
 	if r.freed.Load() {
-		return &MisuseError{call, ErrDoubleFree, r.String()}
+		return &misuseError{call, ErrDoubleFree, r.String()}
 	}
 	if r.w.capturing {
-		return &MisuseError{call, ErrCapturing, r.String()}
+		return &misuseError{call, errCapturing, r.String()}
 	}
 	if r.w.dead.Load() == nil {
 		if err := r.release(); err != nil {

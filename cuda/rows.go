@@ -49,7 +49,7 @@ func (s *Stream) copyRows(call string, p *Pinned, off int64, m *Memory, rows Row
 	}
 	w := s.w
 	if rows.N < 0 || rows.Width < 0 || rows.Pitch < rows.Width || rows.Pitch > math.MaxInt64/int64(max(rows.N, 1)) {
-		return &MisuseError{call, ErrArguments, fmt.Sprintf("%d rows of %d bytes, %d bytes apart", rows.N, rows.Width,
+		return &misuseError{call, errArguments, fmt.Sprintf("%d rows of %d bytes, %d bytes apart", rows.N, rows.Width,
 			rows.Pitch)}
 	}
 	if rows.bytes() == 0 {
@@ -74,7 +74,7 @@ func (s *Stream) copyRows(call string, p *Pinned, off int64, m *Memory, rows Row
 		c.src, c.dst = on, at
 	}
 	err = w.call(&w.d.fn.copy2DAsync, uintptr(unsafe.Pointer(c)), s.handle)
-	if rows.Pitch <= w.dev.maxPitch || !errors.Is(err, ErrInvalidValue) {
+	if rows.Pitch <= w.dev.maxPitch || !errors.Is(err, codeInvalidValue) {
 		return err
 	}
 	for range rows.N { // further apart than a driver may take: 580 does (measured with 3 GiB)
@@ -94,13 +94,13 @@ func (s *Stream) copyRows(call string, p *Pinned, off int64, m *Memory, rows Row
 // useShared is use for memory that may be of another worker in the same context.
 func (w *Worker) useShared(call string, m *Memory) error {
 	if m == nil {
-		return &MisuseError{call, ErrArguments, "nil memory"}
+		return &misuseError{call, errArguments, "nil memory"}
 	}
 	if m.w == nil || m.w.key() != w.key() {
 		return w.use(call, &m.resource)
 	}
 	if m.freed.Load() {
-		return &MisuseError{call, ErrUseAfterFree, m.String()}
+		return &misuseError{call, ErrUseAfterFree, m.String()}
 	}
 	return nil
 }

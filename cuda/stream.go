@@ -76,7 +76,7 @@ func (s *Stream) Wait(e *Event) error {
 		return err
 	}
 	if e == nil {
-		return &MisuseError{"Stream.Wait", ErrArguments, "nil event"}
+		return &misuseError{"Stream.Wait", errArguments, "nil event"}
 	}
 	if err := s.w.use("Stream.Wait", &e.resource); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (s *Stream) Wait(e *Event) error {
 // Close destroys the stream; work that is queued is still done.
 func (s *Stream) Close() error {
 	if s == nil {
-		return &MisuseError{"Stream.Close", ErrArguments, "nil stream"}
+		return &misuseError{"Stream.Close", errArguments, "nil stream"}
 	}
 	return s.free("Stream.Close")
 }
@@ -150,7 +150,7 @@ func (e *Event) Since(start *Event) (time.Duration, error) {
 		return 0, err
 	}
 	if start == nil {
-		return 0, &MisuseError{"Event.Since", ErrArguments, "nil event"}
+		return 0, &misuseError{"Event.Since", errArguments, "nil event"}
 	}
 	if err := e.w.use("Event.Since", &start.resource); err != nil {
 		return 0, err
@@ -165,7 +165,7 @@ func (e *Event) Since(start *Event) (time.Duration, error) {
 // Close destroys the event.
 func (e *Event) Close() error {
 	if e == nil {
-		return &MisuseError{"Event.Close", ErrArguments, "nil event"}
+		return &misuseError{"Event.Close", errArguments, "nil event"}
 	}
 	return e.free("Event.Close")
 }

@@ -93,7 +93,7 @@ func (t *thread) do(ctx context.Context, fn func() error, late func() error) err
 	select {
 	case t.jobs <- j:
 	case <-t.end:
-		return &MisuseError{"Do", ErrClosed, t.name}
+		return &misuseError{"Do", ErrClosed, t.name}
 	case <-ctx.Done():
 		return late()
 	}
@@ -111,7 +111,7 @@ func (t *thread) do(ctx context.Context, fn func() error, late func() error) err
 // made refuses the thread of a zero Worker, which would be waited for without end.
 func (t *thread) made(call string) error {
 	if t.jobs == nil {
-		return &MisuseError{call, ErrArguments, "the Worker does not come from NewWorker"}
+		return &misuseError{call, errArguments, "the Worker does not come from NewWorker"}
 	}
 	return nil
 }

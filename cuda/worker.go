@@ -21,7 +21,7 @@ type Config struct {
 
 // Worker is the primary context of a device and the OS thread that is locked to it. The driver
 // keeps its current context per thread and goroutines move between threads: so everything of a
-// worker is called inside [Worker.Do], and what is called elsewhere gets ErrWrongThread.
+// worker is called inside [Worker.Do], and what is called elsewhere gets errWrongThread.
 //
 // Several workers of a process on one device share its primary context; the last one to be closed
 // ends it.
@@ -38,10 +38,10 @@ type Worker struct {
 
 // NewWorker locks a new OS thread, retains the device's primary context and makes it current there
 // (0.1 s and about 500 MiB of device memory when it is the first on the device in this process).
-// After an error that only a new process gets over it is a [DeadProcessError].
+// After an error that only a new process gets over it matches [ErrProcessDead].
 func NewWorker(dev Device, cfg Config) (*Worker, error) {
 	if dev.d == nil {
-		return nil, &MisuseError{"NewWorker", ErrArguments, "the Device does not come from Driver.Devices"}
+		return nil, &misuseError{"NewWorker", errArguments, "the Device does not come from Driver.Devices"}
 	}
 	name, l := cfg.Name, cfg.Ledger
 	if name == "" {
@@ -79,13 +79,10 @@ func (w *Worker) Device() Device { return w.dev }
 // Name is the worker's name in messages.
 func (w *Worker) Name() string { return w.name }
 
-// Ledger is where the worker's allocations are entered.
-func (w *Worker) Ledger() *ledger.Ledger { return w.ledger }
-
-// Err is nil, or the [DeadError] that calls get since a sticky error.
+// Err is nil, or the error that calls get since a sticky error.
 func (w *Worker) Err() error {
 	if first := w.dead.Load(); first != nil {
-		return &DeadError{Call: "Worker.Err", Worker: w.name, First: first}
+		return &deadError{Call: "Worker.Err", Worker: w.name, First: first}
 	}
 	return nil
 }
@@ -107,7 +104,7 @@ func (w *Worker) DoContext(ctx context.Context, fn func() error) error {
 		return err
 	}
 	if w.closed.Load() {
-		return &MisuseError{"Do", ErrClosed, w.name}
+		return &misuseError{"Do", ErrClosed, w.name}
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -133,7 +130,7 @@ func (w *Worker) enter(call string) error {
 		return err
 	}
 	if first := w.dead.Load(); first != nil {
-		return &DeadError{Call: call, Worker: w.name, First: first}
+		return &deadError{Call: call, Worker: w.name, First: first}
 	}
 	return nil
 }
@@ -142,16 +139,16 @@ func (w *Worker) enter(call string) error {
 func (w *Worker) enterDead(call string) error {
 	if tid := threadID(); tid != w.tid.Load() {
 		if w.closed.Load() {
-			return &MisuseError{call, ErrClosed, w.name}
+			return &misuseError{call, ErrClosed, w.name}
 		}
 		where := "on a thread that belongs to no worker"
 		if other := threadOwner(tid); other != "" {
 			where = "on the thread of " + other
 		}
-		return &MisuseError{call, ErrWrongThread, fmt.Sprintf("%s was used %s: wrap the call in Do", w.name, where)}
+		return &misuseError{call, errWrongThread, fmt.Sprintf("%s was used %s: wrap the call in Do", w.name, where)}
 	}
 	if w.closed.Load() {
-		return &MisuseError{call, ErrClosed, w.name}
+		return &misuseError{call, ErrClosed, w.name}
 	}
 	return nil
 }

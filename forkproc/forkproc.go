@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/internal/proc"
-	"github.com/enginetest/enginetest/verdict"
+	"github.com/enginetest/enginetest/internal/testlog"
 )
 
 // Run runs body in a process of its own and repeats in t what happens there: output while it comes,
@@ -153,10 +153,10 @@ func childEnv(vars []string, tmp string) []string {
 	}
 	set("GORACE", "atexit_sleep_ms=0")  // a race build sleeps one second at its end
 	set("GODEBUG", "tracebacklabels=1") // whose goroutine it is, in the stacks of a timeout
-	env = append(env, "TMPDIR="+tmp, "PWD="+startDir, verdict.Env+"="+map[bool]string{
+	env = append(env, "TMPDIR="+tmp, "PWD="+startDir, testlog.Env+"="+map[bool]string{
 		true:  "1",
 		false: "0",
-	}[verdict.Wanted()])
+	}[testlog.Wanted()])
 	return append(env, vars...)
 }
 

@@ -116,14 +116,14 @@ func (f *facts) where() string {
 		return fmt.Sprintf(", during %q", strings.Join(f.running, `", "`))
 	case !f.ready:
 		return " before package init was over"
-	case phase == PhaseStart:
+	case phase == phaseStart:
 		if f.call {
 			return " before forkproc.Main was reached"
 		}
 		return " before the test reached forkproc.Run"
-	case phase == PhaseCleanup:
+	case phase == phaseCleanup:
 		return ", in the cleanup of the test"
-	case phase == PhaseExit:
+	case phase == phaseExit:
 		return ", after the " + f.what() + " had ended"
 	}
 	return ""

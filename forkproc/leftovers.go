@@ -25,7 +25,7 @@ func (c *child) leftovers(before snapshot, survivors []proc.Process, status Stat
 	var all []leftover
 	for _, p := range survivors {
 		name := filepath.Base(strings.Fields(p.Command + " ?")[0])
-		found := Leftover{Kind: LeftoverProcess, Name: name, PID: p.PID, Text: p.String() + ", killed now"}
+		found := Leftover{Kind: leftoverProcess, Name: name, PID: p.PID, Text: p.String() + ", killed now"}
 		all = append(all, leftover{found, []string{p.Command}})
 	}
 	files := c.lasting(c.newFiles(before))

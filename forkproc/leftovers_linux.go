@@ -94,9 +94,9 @@ func (c *child) newFiles(before snapshot) []leftover {
 		if unix.Lstat(path, &st) != nil || int(st.Uid) != os.Getuid() || proc.InUse(path) {
 			continue
 		}
-		kind, text := LeftoverSocket, fmt.Sprintf("socket %s; to remove it: rm %s", path, path)
+		kind, text := leftoverSocket, fmt.Sprintf("socket %s; to remove it: rm %s", path, path)
 		if strings.HasPrefix(path, "/dev/shm/") {
-			kind, text = LeftoverSharedMemory, fmt.Sprintf("shared memory %s (%s); to remove it: rm -r %s", path,
+			kind, text = leftoverSharedMemory, fmt.Sprintf("shared memory %s (%s); to remove it: rm -r %s", path,
 				ledger.FormatBytes(st.Size), path)
 		}
 		found = append(found, leftover{Leftover: Leftover{Kind: kind, Name: path, Text: text}})
@@ -109,7 +109,7 @@ func (c *child) newFiles(before snapshot) []leftover {
 		}
 		text := fmt.Sprintf("System V shared memory %d (%s, made by pid %d, attached %d times); to remove it: ipcrm -m %d",
 			seg.id, ledger.FormatBytes(seg.size), seg.maker, seg.attached, seg.id)
-		found = append(found, leftover{Leftover: Leftover{Kind: LeftoverSharedMemory, Name: seg.name(), Text: text}})
+		found = append(found, leftover{Leftover: Leftover{Kind: leftoverSharedMemory, Name: seg.name(), Text: text}})
 	}
 	return found
 }
@@ -170,7 +170,7 @@ func (c *child) tempFiles() []leftover {
 		if e.IsDir() {
 			text = fmt.Sprintf("temporary folder %s (%d files, %s), removed now", e.Name(), files, ledger.FormatBytes(size))
 		}
-		found = append(found, leftover{Leftover: Leftover{Kind: LeftoverTempFile, Name: e.Name(), Text: text}})
+		found = append(found, leftover{Leftover: Leftover{Kind: leftoverTempFile, Name: e.Name(), Text: text}})
 	}
 	return found
 }

@@ -26,16 +26,15 @@ const (
 	StatusNotReached Status = "not reached" // the child's run of the test never came to forkproc.Run
 )
 
-// Phase is how far a child came.
+// Phase is how far a child came: start, body, cleanup or exit; inline is no child at all.
 type Phase string
 
-// The phases in their order.
 const (
-	PhaseStart   Phase = "start"   // before the test reached Run: package init, TestMain, the test's own code above Run
-	PhaseBody    Phase = "body"    // in the function given to Run
-	PhaseCleanup Phase = "cleanup" // after it, in the cleanups that it registered
-	PhaseExit    Phase = "exit"    // after the test: the other cleanups, the end of TestMain, exit handlers
-	PhaseInline  Phase = "inline"  // no child: the body ran in this process
+	phaseStart   Phase = "start"   // before the test reached Run: package init, TestMain, the test's own code above Run
+	phaseBody    Phase = "body"    // in the function given to Run
+	phaseCleanup Phase = "cleanup" // after it, in the cleanups that it registered
+	phaseExit    Phase = "exit"    // after the test: the other cleanups, the end of TestMain, exit handlers
+	phaseInline  Phase = "inline"  // no child: the body ran in this process
 )
 
 // An Outcome says how a child ended.
@@ -58,7 +57,7 @@ type Outcome struct {
 
 // A Leftover is something that outlived its child.
 type Leftover struct {
-	Kind LeftoverKind
+	Kind string // process, shared memory, socket or temporary file
 	Name string // what Accept matches first: the program, the path, or the file's name
 	PID  int    // of a process
 	Text string // the finding in words
@@ -67,15 +66,12 @@ type Leftover struct {
 // String returns the finding in words.
 func (l Leftover) String() string { return l.Text }
 
-// A LeftoverKind is what outlived the child.
-type LeftoverKind string
-
 // The kinds of leftovers. Processes are killed and temporary files removed when they are found.
 const (
-	LeftoverProcess      LeftoverKind = "process"
-	LeftoverSharedMemory LeftoverKind = "shared memory"
-	LeftoverSocket       LeftoverKind = "socket"
-	LeftoverTempFile     LeftoverKind = "temporary file"
+	leftoverProcess      = "process"
+	leftoverSharedMemory = "shared memory"
+	leftoverSocket       = "socket"
+	leftoverTempFile     = "temporary file"
 )
 
 // A Test is the result of one subtest in the child.
@@ -116,15 +112,15 @@ type facts struct {
 func (f *facts) phase() Phase {
 	switch {
 	case f.ended && f.panicLine != "" && f.verdict == "fail" && !f.runOver:
-		return PhaseCleanup // a panic there does not keep the other cleanups from running
+		return phaseCleanup // a panic there does not keep the other cleanups from running
 	case f.ended:
-		return PhaseExit
+		return phaseExit
 	case f.bodyDone:
-		return PhaseCleanup
+		return phaseCleanup
 	case f.begun:
-		return PhaseBody
+		return phaseBody
 	}
-	return PhaseStart
+	return phaseStart
 }
 
 // see collects the facts that the runtime and the dynamic linker print as text. A test can print

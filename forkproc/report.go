@@ -114,7 +114,7 @@ func runInline(t *testing.T, body func(*testing.T), cfg *config, why string) res
 	start := time.Now()
 	body(t)
 	o := Outcome{
-		Status: StatusPassed, Reason: "passed", Phase: PhaseInline, PID: os.Getpid(),
+		Status: StatusPassed, Reason: "passed", Phase: phaseInline, PID: os.Getpid(),
 		Duration: time.Since(start),
 	}
 	if t.Failed() {

@@ -20,7 +20,7 @@ type Account struct {
 	src     Source
 	family  Family
 	procs   processTable
-	owners  *Owners
+	owners  *owners
 	members map[identity]bool
 	devices []*deviceAccount
 	hidden  string // why other processes may not be listed here; "" when the driver lists all

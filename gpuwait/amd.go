@@ -18,11 +18,11 @@ type amdSource struct {
 	known map[string]amdCard // by UUID; listing reads a dozen files a card, which is too much for every poll
 }
 
-// OpenAMD opens the source for AMD GPUs: memory from
+// openAMD opens the source for AMD GPUs: memory from
 // /sys/class/drm/card*/device/mem_info_vram_{total,used}, compute processes from /sys/class/kfd,
 // graphics processes from the drm-* keys of /proc/*/fdinfo. root is "/" except in tests. Another
 // user's fdinfo is not readable: such holders are not listed.
-func OpenAMD(root string) (SourceCloser, error) {
+func openAMD(root string) (SourceCloser, error) {
 	s := &amdSource{root: root}
 	cards, err := s.cards()
 	if err != nil {

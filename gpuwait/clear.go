@@ -54,7 +54,7 @@ func Clear(ctx context.Context, src Source, cond Condition, opts ...ClearOption)
 func (o *options) wait(ctx context.Context, src Source, cond Condition) (Report, error) {
 	r := Report{Started: time.Now(), Reproduce: o.reproduce}
 	if o.timeout < 0 {
-		o.timeout = DefaultTimeout
+		o.timeout = defaultTimeout
 	}
 	if cond.err != nil {
 		return r, cond.err
@@ -78,7 +78,7 @@ func (o *options) wait(ctx context.Context, src Source, cond Condition) (Report,
 		met := true
 		for _, w := range watches {
 			if err := w.sample(time.Now()); err != nil {
-				r = o.report(r, watches, Unmeasurable)
+				r = o.report(r, watches, endingUnmeasurable)
 				r.Cause = err.Error()
 				return r, err
 			}
@@ -87,13 +87,13 @@ func (o *options) wait(ctx context.Context, src Source, cond Condition) (Report,
 		now := time.Now()
 		switch {
 		case met:
-			return o.report(r, watches, Cleared), nil
+			return o.report(r, watches, endingCleared), nil
 		case cancelled != nil:
-			return o.notClear(r, watches, Cancelled, cancelled)
+			return o.notClear(r, watches, endingCancelled, cancelled)
 		case !now.Before(end):
-			return o.notClear(r, watches, TimedOut, nil)
+			return o.notClear(r, watches, endingTimeout, nil)
 		case slices.ContainsFunc(watches, func(w *watch) bool { return w.hopeless(now) }):
-			return o.notClear(r, watches, Held, nil)
+			return o.notClear(r, watches, endingHeld, nil)
 		}
 		say.at(now, func() string { return progressOf(watches) })
 		pause := min(max(pollMin, now.Sub(r.Started)/pollShare), pollMax)

@@ -209,16 +209,16 @@ func Snapshot(src Source, opts ...SnapshotOption) (Baseline, error) {
 	return b, nil
 }
 
-// Owners is a list of who owns how much device memory on purpose. A wait adds what its Owners hold
+// owners is a list of who owns how much device memory on purpose. A wait adds what they hold
 // to its target, so that a fixture that lives longer than the test is not mistaken for a leak. The
 // zero value is ready; it holds names and numbers only, nothing that keeps an engine alive.
-type Owners struct {
+type owners struct {
 	mu   sync.Mutex
 	next int
 	live map[int]Owner
 }
 
-// Owner is one entry of Owners.
+// Owner is a live fixture that owns device memory on purpose: see [Own].
 type Owner struct {
 	UUID  string `json:"uuid"`
 	Name  string `json:"name"`
@@ -226,7 +226,7 @@ type Owner struct {
 }
 
 // processOwners is what Own enters, and what waits use unless told otherwise.
-var processOwners Owners
+var processOwners owners
 
 // Own tells every later wait of this process that name holds bytes on the device on purpose. Call
 // release when that ends; it is idempotent.
@@ -235,7 +235,7 @@ func Own(uuid, name string, bytes int64) (release func()) {
 }
 
 // Own enters an amount, release strikes it out.
-func (o *Owners) Own(uuid, name string, bytes int64) (release func()) {
+func (o *owners) Own(uuid, name string, bytes int64) (release func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.next++
@@ -252,7 +252,7 @@ func (o *Owners) Own(uuid, name string, bytes int64) (release func()) {
 }
 
 // List returns the live owners of a device, the oldest first.
-func (o *Owners) List(uuid string) []Owner {
+func (o *owners) List(uuid string) []Owner {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var out []Owner
@@ -264,7 +264,7 @@ func (o *Owners) List(uuid string) []Owner {
 	return out
 }
 
-func (o *Owners) bytes(uuid string) int64 {
+func (o *owners) bytes(uuid string) int64 {
 	var sum int64
 	for _, w := range o.List(uuid) {
 		sum += w.Bytes

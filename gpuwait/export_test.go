@@ -22,3 +22,35 @@ func Queued() int {
 	defer inProcess.mu.Unlock()
 	return len(inProcess.waiting)
 }
+
+// What the tests of this package compare with.
+const (
+	DefaultTimeout  = defaultTimeout
+	DefaultPatience = defaultPatience
+
+	LeaseDirEnv = leaseDirEnv
+	LeasedEnv   = leasedEnv
+	TestEnv     = testEnv
+
+	Cleared      = endingCleared
+	TimedOut     = endingTimeout
+	Held         = endingHeld
+	Cancelled    = endingCancelled
+	Unmeasurable = endingUnmeasurable
+
+	TrendClear   = trendClear
+	TrendHeld    = trendHeld
+	TrendFalling = trendFalling
+	TrendRising  = trendRising
+	TrendRefill  = trendRefill
+	TrendUnowned = trendUnowned
+	TrendUnknown = trendUnknown
+)
+
+// Owners lets a test have a list of owners of its own.
+type Owners = owners
+
+var (
+	OwnedBy = ownedBy
+	OpenAMD = openAMD // with a root of its own
+)

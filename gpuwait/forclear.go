@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/internal/repro"
+	"github.com/enginetest/enginetest/internal/testlog"
 	"github.com/enginetest/enginetest/verdict"
 )
 
@@ -33,13 +34,13 @@ func ForClear(t TB, cond Condition, opts ...ForClearOption) Report {
 	src, closeSource, err := o.source()
 	if err != nil {
 		o.fail(t, err)
-		return Report{Ending: Unmeasurable}
+		return Report{Ending: endingUnmeasurable}
 	}
 	defer closeSource()
 	ctx, cancel := o.within(t)
 	defer cancel()
 	r, err := o.wait(ctx, src, cond)
-	verdict.Attach(t, verdict.KindMemory, r)
+	testlog.Attach(t, testlog.KindMemory, r)
 	if err != nil {
 		o.fail(t, err)
 	}

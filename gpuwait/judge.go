@@ -16,16 +16,16 @@ const (
 	VerdictUnproven Verdict = "unproven" // memory is held, or may be, and cannot be attributed
 )
 
-// Proof is the evidence for a VerdictReturned, the strongest first.
+// Proof is the evidence for a VerdictReturned, in words.
 type Proof string
 
-// The proofs. The last one is weaker: it trusts that no other process gave back memory at the same
+// The proofs, the strongest first. The last one is weaker: it trusts that no other process gave back memory at the same
 // time.
 const (
-	ProofListed   Proof = "the driver listed this engine's processes with their memory, and lists no more than before it started"
-	ProofUnused   Proof = "no process of this engine has had a GPU mapped"
-	ProofUnmapped Proof = "no living process of this engine has a GPU mapped, and memory without a listed holder is back at the baseline"
-	ProofTotal    Proof = "weaker: memory without a listed holder is back at the baseline"
+	proofListed   Proof = "the driver listed this engine's processes with their memory, and lists no more than before it started"
+	proofUnused   Proof = "no process of this engine has had a GPU mapped"
+	proofUnmapped Proof = "no living process of this engine has a GPU mapped, and memory without a listed holder is back at the baseline"
+	proofTotal    Proof = "weaker: memory without a listed holder is back at the baseline"
 )
 
 // judgment is the verdict on one device.
@@ -112,7 +112,7 @@ func (d *deviceAccount) dipped(slack, owned, grew int64) (j judgment) {
 func (a *Account) reclaimed(d *deviceAccount, slack int64) judgment {
 	switch {
 	case d.stranded <= slack:
-		return returned(ProofListed)
+		return returned(proofListed)
 	case a.hidden != "":
 		return unproven(d.stranded,
 			"this engine's processes are not listed any more and %s is in no process's account: the driver is still "+
@@ -132,7 +132,7 @@ func (a *Account) reclaimed(d *deviceAccount, slack int64) judgment {
 func (a *Account) unlisted(d *deviceAccount, slack, grew int64, mapped func() bool) judgment {
 	open := mapped()
 	if !open && !a.mapped {
-		return returned(ProofUnused)
+		return returned(proofUnused)
 	}
 	rise := d.last.Unlisted - d.base.Unlisted - grew
 	switch {
@@ -140,14 +140,14 @@ func (a *Account) unlisted(d *deviceAccount, slack, grew int64, mapped func() bo
 		return unproven(rise, "the driver does not list this engine's processes (%s), and memory without a listed holder is %s above the baseline",
 			d.whyUnlisted(a.hidden), size(rise))
 	case !open:
-		return returned(ProofUnmapped)
+		return returned(proofUnmapped)
 	}
 	if fell := d.base.Unlisted - d.lowUnlisted; fell > slack+max(0, -grew) {
 		return unproven(d.last.Unlisted,
 			"the driver does not list this engine's processes (%s), and memory without a listed holder fell by %s "+
 				"after the baseline: another process let go, so the total proves nothing", d.whyUnlisted(a.hidden), size(fell))
 	}
-	return returned(ProofTotal)
+	return returned(proofTotal)
 }
 
 func (d *deviceAccount) whyUnlisted(hidden string) string {

@@ -16,13 +16,13 @@ import (
 	"github.com/enginetest/enginetest/verdict"
 )
 
-// LeasedEnv is the variable by which [Lease.Env] tells a child which devices its parent has leased
+// leasedEnv is the variable by which [Lease.Env] tells a child which devices its parent has leased
 // for it.
-const LeasedEnv = "GPUWAIT_LEASED"
+const leasedEnv = "GPUWAIT_LEASED"
 
-// LeaseDirEnv moves the folder of the lock files, for machines where test processes differ in
+// leaseDirEnv moves the folder of the lock files, for machines where test processes differ in
 // XDG_RUNTIME_DIR and TMPDIR.
-const LeaseDirEnv = "GPUWAIT_LEASE_DIR"
+const leaseDirEnv = "GPUWAIT_LEASE_DIR"
 
 // Lease is the exclusive right to some devices, among all processes of this user that ask through
 // this package.
@@ -66,7 +66,7 @@ func (l *Lease) Env() []string {
 			nv = append(nv, d.UUID)
 		}
 	}
-	env := []string{LeasedEnv + "=" + strings.Join(l.UUIDs(), ",")}
+	env := []string{leasedEnv + "=" + strings.Join(l.UUIDs(), ",")}
 	if len(nv) > 0 {
 		env = append(env, "CUDA_VISIBLE_DEVICES="+strings.Join(nv, ","))
 	}
@@ -146,7 +146,7 @@ func (o *options) acquireDevices(ctx context.Context, n int) (*Lease, error) {
 	}
 	a := &attempt{
 		o: o, src: src, n: n, dir: dir, candidates: candidates, start: time.Now(),
-		inherited: strings.Split(os.Getenv(LeasedEnv), ","),
+		inherited: strings.Split(os.Getenv(leasedEnv), ","),
 	}
 	if given := slices.DeleteFunc(slices.Clone(candidates), func(d Device) bool {
 		return !a.inherits(d.UUID)

@@ -62,7 +62,7 @@ func (l *Lessee) write(f *os.File) error {
 // returns "" when the folder does not exist.
 func leaseFolder(dir string, create bool) (string, error) {
 	if dir == "" {
-		dir = os.Getenv(LeaseDirEnv)
+		dir = os.Getenv(leaseDirEnv)
 	}
 	if dir == "" {
 		if run := os.Getenv("XDG_RUNTIME_DIR"); run != "" {
@@ -77,14 +77,14 @@ func leaseFolder(dir string, create bool) (string, error) {
 	}
 	if create {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return "", fmt.Errorf("gpuwait: lease folder: %w (another: %s)", err, LeaseDirEnv)
+			return "", fmt.Errorf("gpuwait: lease folder: %w (another: %s)", err, leaseDirEnv)
 		}
 	}
 	switch err := ownFolder(dir); {
 	case errors.Is(err, os.ErrNotExist) && !create:
 		return "", nil
 	case err != nil:
-		return "", fmt.Errorf("gpuwait: lease folder: %w (another: %s)", err, LeaseDirEnv)
+		return "", fmt.Errorf("gpuwait: lease folder: %w (another: %s)", err, leaseDirEnv)
 	}
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real // as /proc names it

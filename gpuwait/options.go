@@ -52,8 +52,8 @@ type (
 		ClearOption
 		ReturnedOption
 	}
-	// OwnersOption is an option of every verb that counts what live fixtures own.
-	OwnersOption interface {
+	// ownersOption is an option of every verb that counts what live fixtures own.
+	ownersOption interface {
 		ClearOption
 		SnapshotOption
 		AccountOption
@@ -92,7 +92,7 @@ type options struct {
 	getenv    func(string) (string, bool)
 	timeout   time.Duration // negative: the verb's default
 	patience  time.Duration
-	owners    *Owners
+	owners    *owners
 	reproduce string
 	leaseDir  string
 	grace     time.Duration
@@ -108,7 +108,7 @@ type options struct {
 
 // newOptions applies a verb's options; apply is the method of their type.
 func newOptions[O any](opts []O, apply func(O, *options)) *options {
-	o := &options{timeout: -1, patience: DefaultPatience, slack: DefaultSlack, owners: &processOwners}
+	o := &options{timeout: -1, patience: defaultPatience, slack: DefaultSlack, owners: &processOwners}
 	for _, opt := range opts {
 		apply(opt, o)
 	}
@@ -132,8 +132,8 @@ func (o *options) devices(src Source) ([]Device, error) {
 
 // Defaults of the options.
 const (
-	DefaultTimeout  = 2 * time.Minute
-	DefaultPatience = 30 * time.Second
+	defaultTimeout  = 2 * time.Minute
+	defaultPatience = 30 * time.Second
 	// DefaultSlack is what a process that used CUDA may keep: the driver's own share of cuInit is
 	// 3.25 MiB on an H200 with driver 580, the same after 200 engines.
 	DefaultSlack = 8 << 20
@@ -149,7 +149,7 @@ func Env(getenv func(string) (string, bool)) SelectOption {
 	return option(func(o *options) { o.getenv = getenv })
 }
 
-// Timeout bounds a wait. The default is DefaultTimeout, and no bound for Acquire. The context's
+// Timeout bounds a wait. The default is two minutes, and no bound for Acquire. The context's
 // deadline and, in the verbs that take a test, the test's deadline bound it too.
 func Timeout(d time.Duration) WaitOption { return option(func(o *options) { o.timeout = d }) }
 
@@ -163,15 +163,15 @@ func Progress(report func(line string)) WaitOption {
 }
 
 // Patience is how long readings may stay identical, with the same live holders, before a wait gives
-// up early; the default is DefaultPatience. A holder that does nothing for that long is not about
+// up early; the default is 30 s. A holder that does nothing for that long is not about
 // to let go.
 func Patience(d time.Duration) PatienceOption { return option(func(o *options) { o.patience = d }) }
 
 // KeepWaiting turns giving up early off.
 func KeepWaiting() PatienceOption { return Patience(0) }
 
-// OwnedBy replaces the process's own list of owners.
-func OwnedBy(w *Owners) OwnersOption { return option(func(o *options) { o.owners = w }) }
+// ownedBy replaces the process's own list of owners.
+func ownedBy(w *owners) ownersOption { return option(func(o *options) { o.owners = w }) }
 
 // LeaseDir is the folder of the lock files; see [Lease] for the default.
 func LeaseDir(dir string) FolderOption { return option(func(o *options) { o.leaseDir = dir }) }

@@ -29,9 +29,9 @@ const (
 	notVisible = "not visible"
 )
 
-// TestEnv is the environment variable in which a test's child process carries the test's name;
+// testEnv is the environment variable in which a test's child process carries the test's name;
 // forkproc sets it.
-const TestEnv = "FORKPROC_TEST"
+const testEnv = "FORKPROC_TEST"
 
 func (p Process) bytes() string {
 	if !p.Known {
@@ -97,7 +97,7 @@ func process(h Holder) Process {
 	if boot := bootTime(); boot > 0 {
 		p.Started = time.Unix(boot, 0).Add(time.Duration(st.Start) * time.Second / userHZ)
 	}
-	p.Test, _ = procfs.Variable(h.PID, TestEnv)
+	p.Test, _ = procfs.Variable(h.PID, testEnv)
 	p.Relation = relation(h.PID)
 	// a service leads a session of its own
 	if p.Relation == "" && adopted(st.Parent) && (p.Test != "" || st.Session != h.PID) {

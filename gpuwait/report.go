@@ -10,16 +10,16 @@ import (
 	"github.com/enginetest/enginetest/ledger"
 )
 
-// Ending says why a wait ended.
+// Ending says why a wait ended: clear, timeout, held (given up early: see [Patience]), cancelled
+// (the context ended) or unmeasurable (see the error).
 type Ending string
 
-// The endings.
 const (
-	Cleared      Ending = "clear"
-	TimedOut     Ending = "timeout"
-	Held         Ending = "held"         // given up early: see Patience
-	Cancelled    Ending = "cancelled"    // the context ended
-	Unmeasurable Ending = "unmeasurable" // see the error
+	endingCleared      Ending = "clear"
+	endingTimeout      Ending = "timeout"
+	endingHeld         Ending = "held"         // given up early: see Patience
+	endingCancelled    Ending = "cancelled"    // the context ended
+	endingUnmeasurable Ending = "unmeasurable" // see the error
 )
 
 // Report is what a wait saw. It marshals to JSON; String is the message for people.
@@ -27,7 +27,7 @@ type Report struct {
 	Ending    Ending         `json:"ending"`
 	Started   time.Time      `json:"started"`
 	Elapsed   time.Duration  `json:"elapsed"`
-	Cause     string         `json:"cause,omitempty"` // of Cancelled and Unmeasurable
+	Cause     string         `json:"cause,omitempty"` // why it was cancelled or unmeasurable
 	Reproduce string         `json:"reproduce,omitempty"`
 	Devices   []DeviceReport `json:"devices"`
 }
@@ -58,7 +58,7 @@ func (o *options) report(r Report, watches []*watch, how Ending) Report {
 	now := time.Now()
 	r.Ending, r.Elapsed = how, now.Sub(r.Started)
 	for _, w := range watches {
-		if !w.clear && how != Cleared {
+		if !w.clear && how != endingCleared {
 			w.listHolders(now)
 		}
 		d := DeviceReport{
@@ -103,14 +103,14 @@ func (o *options) join(w *watch, lease *Lessee) (list []Process, unattributed in
 // String is the failure message, or one line when all is clear.
 func (r Report) String() string {
 	var b strings.Builder
-	if r.Ending == Cleared {
+	if r.Ending == endingCleared {
 		fmt.Fprintf(&b, "gpuwait: clear after %s:", age(r.Elapsed))
 		for i, d := range r.Devices {
 			fmt.Fprintf(&b, "%s %s uses %s", []string{"", ","}[min(i, 1)], d.Device.UUID, of(d.Memory, ""))
 		}
 		return b.String()
 	}
-	if r.Ending == Unmeasurable {
+	if r.Ending == endingUnmeasurable {
 		return r.Cause
 	}
 	for _, d := range r.Devices {
@@ -119,11 +119,11 @@ func (r Report) String() string {
 		}
 	}
 	switch r.Ending {
-	case Held:
+	case endingHeld:
 		b.WriteString("    stopped early: gpuwait.KeepWaiting() waits on, gpuwait.Patience(d) changes how long identical readings are watched\n")
-	case Cancelled:
+	case endingCancelled:
 		fmt.Fprintf(&b, "    the wait was cut short: %s\n", r.Cause)
-	case TimedOut:
+	case endingTimeout:
 		b.WriteString("    to wait longer: gpuwait.Timeout(d)\n")
 	}
 	b.WriteString("    to accept what is there: gpuwait.Delta(baseline, slack) or a larger bound; memory kept on purpose: gpuwait.Own(uuid, name, bytes)\n")

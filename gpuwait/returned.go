@@ -54,7 +54,7 @@ func (e *AccountError) Class() verdict.Class {
 func (a *Account) Returned(ctx context.Context, opts ...ReturnedOption) (AccountReport, error) {
 	o := newOptions(opts, ReturnedOption.returned)
 	if o.timeout < 0 {
-		o.timeout = DefaultTimeout
+		o.timeout = defaultTimeout
 	}
 	w := &accountWait{
 		a: a, o: o, start: time.Now(), judged: make([]judgment, len(a.devices)),
@@ -91,20 +91,20 @@ func (w *accountWait) run(ctx context.Context) (AccountReport, error) {
 		now := time.Now()
 		switch {
 		case err != nil:
-			r := w.report(Unmeasurable)
+			r := w.report(endingUnmeasurable)
 			r.Cause = err.Error()
 			return r, err
 		case done:
-			return w.report(Cleared), nil
+			return w.report(endingCleared), nil
 		case cancelled != nil:
-			r := w.report(Cancelled)
+			r := w.report(endingCancelled)
 			r.Cause = cancelled.Error()
 			return r, &AccountError{Report: r, cause: cancelled}
 		case !now.Before(end):
-			r := w.report(TimedOut)
+			r := w.report(endingTimeout)
 			return r, &AccountError{Report: r}
 		case w.hopeless(now):
-			r := w.report(Held)
+			r := w.report(endingHeld)
 			return r, &AccountError{Report: r}
 		}
 		say.at(now, w.progress)

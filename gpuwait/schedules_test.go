@@ -53,7 +53,7 @@ func play(t *testing.T, seed uint64) (s *schedule, r AccountReport, err error) {
 		s.neighbours(w)
 		s.predecessor(w)
 		s.inProcess(w)
-		o := newOptions([]AccountOption{Devices("all"), OwnedBy(&Owners{})}, AccountOption.account)
+		o := newOptions([]AccountOption{Devices("all"), ownedBy(&owners{})}, AccountOption.account)
 		o.hidden = func([]Device) string {
 			if s.see == seesOwn || s.see == seesNone {
 				return "processes of other containers are not listed"
@@ -200,11 +200,11 @@ func (s *schedule) wrong(r AccountReport, err error) string {
 	switch {
 	case clean && d.Verdict == VerdictHeld:
 		return "false blame"
-	case clean && s.fate == fateUnused && (d.Verdict != VerdictReturned || d.Proof != ProofUnused):
+	case clean && s.fate == fateUnused && (d.Verdict != VerdictReturned || d.Proof != proofUnused):
 		return "an engine that uses no GPU is doubted"
 	case clean && s.see == seesAll && d.Verdict != VerdictReturned:
 		return "false alarm"
-	case !clean && d.Verdict == VerdictReturned && d.Proof != ProofTotal && (s.fate == fateKeeps || s.see == seesAll):
+	case !clean && d.Verdict == VerdictReturned && d.Proof != proofTotal && (s.fate == fateKeeps || s.see == seesAll):
 		return "false clear"
 	case s.fate == fateKeeps && (s.see == seesAll || s.see == seesOwn):
 		named := slices.ContainsFunc(d.Holders, func(p Process) bool {
@@ -250,7 +250,7 @@ func TestSchedules(t *testing.T) {
 
 func proofName(p Proof) string {
 	return map[Proof]string{
-		ProofListed: "(listed)", ProofUnused: "(unused)", ProofUnmapped: "(unmapped)",
-		ProofTotal: "(total)",
+		proofListed: "(listed)", proofUnused: "(unused)", proofUnmapped: "(unmapped)",
+		proofTotal: "(total)",
 	}[p]
 }

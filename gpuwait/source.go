@@ -107,7 +107,7 @@ func Open() (SourceCloser, error) {
 	var tried []error
 	for _, open := range []func() (SourceCloser, error){
 		func() (SourceCloser, error) { return OpenNVML("") },
-		func() (SourceCloser, error) { return OpenAMD("/") },
+		func() (SourceCloser, error) { return openAMD("/") },
 	} {
 		src, err := openNonEmpty(open)
 		if err == nil {

@@ -48,7 +48,7 @@ func (r AccountReport) Line() string {
 	var parts []string
 	unused := 0
 	for _, d := range r.Devices {
-		if d.Verdict == VerdictReturned && d.Proof == ProofUnused {
+		if d.Verdict == VerdictReturned && d.Proof == proofUnused {
 			unused++
 			continue
 		}
@@ -56,7 +56,7 @@ func (r AccountReport) Line() string {
 			cmp.Or(string(d.Proof), d.Why, string(d.Verdict))))
 	}
 	if unused > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d GPU(s) not used (%s)", unused, len(r.Devices), ProofUnused))
+		parts = append(parts, fmt.Sprintf("%d of %d GPU(s) not used (%s)", unused, len(r.Devices), proofUnused))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -75,9 +75,9 @@ func (d DeviceAccount) path() string {
 // String is the failure message; one line when all memory is back.
 func (r AccountReport) String() string {
 	switch r.Ending {
-	case Cleared:
+	case endingCleared:
 		return fmt.Sprintf("gpuwait: returned after %s: %s", age(r.Elapsed), r.Line())
-	case Unmeasurable:
+	case endingUnmeasurable:
 		return r.Cause
 	}
 	var b strings.Builder
@@ -87,11 +87,11 @@ func (r AccountReport) String() string {
 		}
 	}
 	switch {
-	case r.Ending == Cancelled:
+	case r.Ending == endingCancelled:
 		fmt.Fprintf(&b, "    the wait was cut short: %s\n", r.Cause)
-	case r.Ending == Held && r.Advice == "":
+	case r.Ending == endingHeld && r.Advice == "":
 		b.WriteString("    stopped early: nothing changed while the holders live; gpuwait.KeepWaiting() waits on\n")
-	case r.Ending == Held:
+	case r.Ending == endingHeld:
 		b.WriteString("    stopped early: nothing changed while the holders live\n")
 	case r.Advice == "":
 		b.WriteString("    to wait longer: gpuwait.Timeout(d)\n")

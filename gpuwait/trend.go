@@ -5,18 +5,19 @@ import (
 	"time"
 )
 
-// Trend says what a device's memory did while it was watched.
+// Trend says what a device's memory did while it was watched: clear, held, falling, rising,
+// refilled, held by no process, or unknown. Each suggests something else to do; see
+// docs/waiting.md.
 type Trend string
 
-// The trends. Each suggests something else to do; see docs/waiting.md.
 const (
-	TrendClear   Trend = "clear"              // the condition is met
-	TrendHeld    Trend = "held"               // unchanged, with live holders: they will not let go by themselves
-	TrendFalling Trend = "falling"            // on its way: wait longer
-	TrendRising  Trend = "rising"             // another process is allocating
-	TrendRefill  Trend = "refilled"           // was lower, perhaps even clear, during the wait
-	TrendUnowned Trend = "held by no process" // the driver is reclaiming, or the holder is not visible from here
-	TrendUnknown Trend = "unknown"            // holders cannot be listed
+	trendClear   Trend = "clear"              // the condition is met
+	trendHeld    Trend = "held"               // unchanged, with live holders: they will not let go by themselves
+	trendFalling Trend = "falling"            // on its way: wait longer
+	trendRising  Trend = "rising"             // another process is allocating
+	trendRefill  Trend = "refilled"           // was lower, perhaps even clear, during the wait
+	trendUnowned Trend = "held by no process" // the driver is reclaiming, or the holder is not visible from here
+	trendUnknown Trend = "unknown"            // holders cannot be listed
 )
 
 // Point is a change of used memory.
@@ -62,46 +63,46 @@ func (h *history) add(now time.Time, used int64) {
 func (w *watch) trend(now time.Time) Trend {
 	h := &w.history
 	if w.clear {
-		return TrendClear
+		return trendClear
 	}
 	if len(h.points) == 0 {
-		return TrendUnknown
+		return trendUnknown
 	}
 	last := h.points[len(h.points)-1].Used
 	moving := len(h.points) > 1 && now.Sub(h.changed) < max(time.Second, now.Sub(h.start)/4)
 	switch {
 	case moving && last < h.points[len(h.points)-2].Used:
-		return TrendFalling
+		return trendFalling
 	case last > h.low && h.low < h.points[0].Used:
-		return TrendRefill
+		return trendRefill
 	case last > h.points[0].Used:
-		return TrendRising
+		return trendRising
 	case w.holdersErr != nil:
-		return TrendUnknown
+		return trendUnknown
 	case len(w.holders) == 0:
-		return TrendUnowned
+		return trendUnowned
 	}
-	return TrendHeld
+	return trendHeld
 }
 
 // advice is what the trend means for the person who reads the message.
 func (d DeviceReport) advice() string {
 	switch d.Trend {
-	case TrendHeld:
+	case trendHeld:
 		if d.Unchanged < 5*time.Second {
 			return "its holders live, and have not let go yet"
 		}
 		return "unchanged while its holders live: waiting longer will not help; end them, or find out why their owner did not"
-	case TrendFalling:
+	case trendFalling:
 		return "the wait was too short; the memory is not stuck"
-	case TrendRising:
+	case trendRising:
 		return "it grew during the wait" + d.growers() +
 			": a process is allocating on this device now; lease it (gpuwait.Acquire) to be alone"
-	case TrendRefill:
+	case trendRefill:
 		return fmt.Sprintf("it was down to %s during the wait and rose again%s: another process started; lease the device (gpuwait.Acquire) to be alone", size(d.Low), d.growers())
-	case TrendUnowned:
+	case trendUnowned:
 		return "no process is listed: the driver is still reclaiming, or the holder is in another container or PID namespace, or another user's"
-	case TrendUnknown:
+	case trendUnknown:
 		return "the holders cannot be listed: " + d.HoldersError
 	}
 	return ""

@@ -12,6 +12,7 @@ import (
 
 	"github.com/enginetest/enginetest/internal/popped"
 	"github.com/enginetest/enginetest/internal/repro"
+	"github.com/enginetest/enginetest/internal/testlog"
 	"github.com/enginetest/enginetest/leakcheck"
 	"github.com/enginetest/enginetest/llm"
 	"github.com/enginetest/enginetest/verdict"
@@ -95,9 +96,9 @@ func (r *Runner) Stop() Report {
 // report fails the test with what is left.
 func (r *Runner) report(report Report) {
 	r.t.Helper()
-	verdict.Attach(r.t, verdict.KindTeardown, report)
+	testlog.Attach(r.t, testlog.KindTeardown, report)
 	for _, s := range report.Steps {
-		verdict.Attr(r.t, "teardown."+s.Name, s.outcome())
+		testlog.Attr(r.t, "teardown."+s.Name, s.outcome())
 	}
 	if err := report.Err(); err != nil {
 		err.(*Error).Repro = r.repro //nolint:errorlint // Err makes it

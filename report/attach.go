@@ -8,13 +8,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/enginetest/enginetest/internal/testlog"
 	"github.com/enginetest/enginetest/verdict"
 )
 
 // attach keeps what a fixture said about a test: a teardown's steps, a device's memory.
-func (t *testRun) attach(a verdict.Attachment) {
+func (t *testRun) attach(a testlog.Attachment) {
 	switch a.Kind {
-	case verdict.KindTeardown:
+	case testlog.KindTeardown:
 		var raw teardownJSON
 		if decode(a.Data, &raw) {
 			t.Teardowns = append(t.Teardowns, raw.teardown())
@@ -22,14 +23,14 @@ func (t *testRun) attach(a verdict.Attachment) {
 			t.Faults = append(t.Faults, raw.faults()...)
 			t.Bounds = append(t.Bounds, raw.bounds()...)
 		}
-	case verdict.KindMemory:
+	case testlog.KindMemory:
 		t.Memory = append(t.Memory, memoryOf(a.Data)...)
-	case verdict.KindBound:
+	case testlog.KindBound:
 		var bounds []verdict.Bound
 		if decode(a.Data, &bounds) {
 			t.Bounds = append(t.Bounds, bounds...)
 		}
-	case verdict.KindFault:
+	case testlog.KindFault:
 		var faults []verdict.Fault
 		if decode(a.Data, &faults) {
 			t.Faults = append(t.Faults, faults...)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/enginetest/enginetest/gpuwait"
 	"github.com/enginetest/enginetest/harness"
+	"github.com/enginetest/enginetest/internal/testlog"
 	"github.com/enginetest/enginetest/llm"
 	"github.com/enginetest/enginetest/report"
 	"github.com/enginetest/enginetest/verdict"
@@ -42,7 +43,7 @@ func TestTeardownOfAnEngineOnGPUs(t *testing.T) {
 		DeviceMemory: &gpuwait.AccountReport{Devices: []gpuwait.DeviceAccount{used, idle}},
 		Faults:       []llm.FaultReport{{Fault: llm.Fault{Point: llm.FaultForward, Action: llm.ActError, After: 3}, Passes: 4, Fired: 1}},
 	}
-	test := attached(t, verdict.KindTeardown, ended)
+	test := attached(t, testlog.KindTeardown, ended)
 	require.Len(t, test.Memory, 1)
 	m := test.Memory[0]
 	assert.Equal(t, "GPU-1 H100", m.Device)
@@ -60,17 +61,17 @@ func TestTeardownOfAnEngineOnGPUs(t *testing.T) {
 // Bounds and the report of a wait come as they were attached.
 func TestAttachments(t *testing.T) {
 	bound := verdict.Bound{Name: "growth", Value: 12, Max: 4096, Unit: "bytes"}
-	assert.Equal(t, []verdict.Bound{bound}, attached(t, verdict.KindBound, []verdict.Bound{bound}).Bounds)
+	assert.Equal(t, []verdict.Bound{bound}, attached(t, testlog.KindBound, []verdict.Bound{bound}).Bounds)
 	wait := gpuwait.Report{Devices: []gpuwait.DeviceReport{{
 		Device: gpuwait.Device{UUID: "GPU-1"}, Clear: true, Memory: gpuwait.Memory{Total: 100, Used: 5}, Bounded: true, Target: 10,
 		History: []gpuwait.Point{{Used: 50}, {After: time.Second, Used: 5}},
 	}}}
-	m := attached(t, verdict.KindMemory, wait).Memory
+	m := attached(t, testlog.KindMemory, wait).Memory
 	require.Len(t, m, 1)
 	assert.Equal(t, int64(50), m[0].Peak)
 	assert.Equal(t, int64(10), m[0].Target)
 	assert.True(t, m[0].Clear)
-	broken := attached(t, verdict.KindBound, "no list")
+	broken := attached(t, testlog.KindBound, "no list")
 	assert.Empty(t, broken.Bounds)
 }
 
@@ -79,7 +80,7 @@ func attached(t *testing.T, kind string, data any) report.Test {
 	t.Helper()
 	raw, err := json.Marshal(data)
 	require.NoError(t, err)
-	line, err := json.Marshal(verdict.Attachment{Kind: kind, Data: raw})
+	line, err := json.Marshal(testlog.Attachment{Kind: kind, Data: raw})
 	require.NoError(t, err)
 	output, err := json.Marshal("enginetest-attach: " + string(line) + "\n")
 	require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/enginetest/enginetest/internal/testlog"
 	"github.com/enginetest/enginetest/verdict"
 )
 
@@ -226,7 +227,7 @@ func (t *testRun) line(line string) {
 		}
 		return
 	}
-	if a, ok := verdict.ParseAttachment(line); ok {
+	if a, ok := testlog.ParseAttachment(line); ok {
 		t.attach(a)
 		return
 	}

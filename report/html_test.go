@@ -18,13 +18,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/internal/testlog"
 	"github.com/enginetest/enginetest/verdict"
 )
 
 // sample is a report with one of everything that the page draws.
 func sample(t *testing.T) *Report {
 	t.Helper()
-	memory, err := json.Marshal(gpuwait.Report{Ending: gpuwait.TimedOut, Devices: []gpuwait.DeviceReport{{
+	memory, err := json.Marshal(gpuwait.Report{Ending: "timeout", Devices: []gpuwait.DeviceReport{{
 		Device: gpuwait.Device{UUID: "GPU-1a2b", Name: "NVIDIA H200"}, Memory: gpuwait.Memory{
 			Total: 140 << 30,
 			Used:  8 << 30,
@@ -52,12 +53,12 @@ func sample(t *testing.T) *Report {
 		Class: verdict.ClassLeak, Source: "leakcheck",
 		Message: "llm.Engine is reachable from llm.cache", Repro: "go test ./llm -run '^TestLeak$'",
 	}
-	s.test("TestLeak", "fail", leak.Line()+"\n", attach(verdict.KindTeardown, teardown),
-		attach(verdict.KindMemory, string(memory)), "    a_test.go:3: <script>alert(1)</script>\n")
+	s.test("TestLeak", "fail", leak.Line()+"\n", attach(testlog.KindTeardown, teardown),
+		attach(testlog.KindMemory, string(memory)), "    a_test.go:3: <script>alert(1)</script>\n")
 	s.test("TestDisk", "fail", "    a_test.go:9: write x: no space left on device\n")
 	s.test("TestWant", "fail", "    a_test.go:12: got 3, want 4\n")
 	s.test("TestSkip", "skip", "    a_test.go:12: needs 2 GPUs, there is 1\n")
-	s.test("TestFine", "pass", attach(verdict.KindTeardown, teardown))
+	s.test("TestFine", "pass", attach(testlog.KindTeardown, teardown))
 	var c Collector
 	require.NoError(t, c.Read(bytes.NewReader(s.add("fail", "", "Elapsed", 3.0).Bytes()), Source{Name: "run.json"}))
 	r := c.Report()

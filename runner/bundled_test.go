@@ -80,10 +80,10 @@ func TestInjectedFaultsMustFire(t *testing.T) {
 
 func TestFailedOpenOfTheBundledEngine(t *testing.T) {
 	dir := fixtures.Checkpoint(t, fixtures.Spec{Shards: 2})
-	fixtures.Break(t, dir, fixtures.MissingShard)
+	fixtures.Break(t, dir, "missing_shard")
 	failures := faketb.Run(func(ft *faketb.T) { runner.New(ft, runner.Config{Model: dir, Device: "cpu"}) })
 	require.Len(t, failures, 1)
-	assert.Contains(t, failures[0], fixtures.MissingShard.Message())
+	assert.Contains(t, failures[0], fixtures.Damage("missing_shard").Message())
 	assert.NotContains(t, failures[0], "still there", "nothing was left behind")
 }
 

@@ -11,9 +11,6 @@ import (
 // Line is a line that a server printed.
 type Line = logbook.Line
 
-// Masked stands for a secret in logs, command lines and errors.
-const Masked = logbook.Masked
-
 // Report says what a Stop did and found, step by step.
 type Report struct {
 	Name    string

@@ -1,5 +1,7 @@
 package verdict
 
+import "github.com/enginetest/enginetest/internal/testlog"
+
 // Bound is a measured value beside the most that it may be. A passing test that records it lets
 // "enginetest audit" find bounds that no run comes near: such a check cannot fail.
 type Bound struct {
@@ -18,13 +20,13 @@ type Fault struct {
 }
 
 // Measure attaches bounds to a test's output, under the same conditions as [Record].
-func Measure(t interface{ Helper() }, bounds ...Bound) { attachAll(t, KindBound, bounds) }
+func Measure(t interface{ Helper() }, bounds ...Bound) { attachAll(t, testlog.KindBound, bounds) }
 
 // Faults attaches injected faults to a test's output, under the same conditions as [Record].
-func Faults(t interface{ Helper() }, faults ...Fault) { attachAll(t, KindFault, faults) }
+func Faults(t interface{ Helper() }, faults ...Fault) { attachAll(t, testlog.KindFault, faults) }
 
 func attachAll[T any](t interface{ Helper() }, kind string, list []T) {
 	if len(list) > 0 {
-		Attach(t, kind, list)
+		testlog.Attach(t, kind, list)
 	}
 }

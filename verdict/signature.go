@@ -13,11 +13,11 @@ const maxSignature = 240
 // run (addresses, ids, numbers, durations, sizes, temporary folders) is replaced, so that two
 // failures with the same cause have the same signature.
 func Signature(class Class, text string) string {
-	return string(class) + ": " + Normalize(text)
+	return string(class) + ": " + normalize(text)
 }
 
 // Normalize returns the first line of text without what changes from run to run.
-func Normalize(text string) string {
+func normalize(text string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
 	for _, r := range replacements {
 		line = r.pattern.ReplaceAllString(line, r.by)

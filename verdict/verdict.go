@@ -1,6 +1,6 @@
 // Package verdict says what kind of failure a failure is, in a form that programs read: a class, a
-// signature that stays the same for the same cause, and typed fields. It imports no other package
-// of this module, so that any package can use it.
+// signature that stays the same for the same cause, and typed fields. Any package can
+// use it: it imports no other public one.
 //
 // An error that knows its class has a method Verdicts or Class; [Of] collects the verdicts of an
 // error and of everything that it wraps. [Record] attaches them to a test, where "go test -json"

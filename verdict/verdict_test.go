@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/enginetest/enginetest/internal/testlog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -67,7 +68,7 @@ func TestSignatureIsStable(t *testing.T) {
 	}
 	assert.NotEqual(t, Signature(ClassLeak, "a.loop"), Signature(ClassLeak, "b.loop"))
 	assert.NotEqual(t, Signature(ClassLeak, "a"), Signature(ClassTest, "a"))
-	assert.LessOrEqual(t, len(Normalize(strings.Repeat("é", 1000))), maxSignature+len("…"))
+	assert.LessOrEqual(t, len(normalize(strings.Repeat("é", 1000))), maxSignature+len("…"))
 }
 
 func TestLine(t *testing.T) {
@@ -103,11 +104,11 @@ func TestJSON(t *testing.T) {
 
 // A fake that embeds a nil testing.TB has methods that panic.
 func TestFakeTB(t *testing.T) {
-	t.Setenv(Env, "1")
+	t.Setenv(testlog.Env, "1")
 	fake := struct{ halfTB }{}
 	Record(fake, Verdict{Class: ClassLeak, Message: "x"})
-	Attach(fake, KindMemory, 1)
-	Attr(fake, "a", "b")
+	testlog.Attach(fake, testlog.KindMemory, 1)
+	testlog.Attr(fake, "a", "b")
 }
 
 type halfTB struct{ testing.TB }
@@ -120,7 +121,7 @@ func TestPlanted(t *testing.T) {
 		t.Skip("a part of TestRecorded")
 	}
 	Record(t, Verdict{Class: ClassLeak, Signature: "leak: planted", Value: 7})
-	Attr(t, "teardown.device memory", "1.2s\nand more")
+	testlog.Attr(t, "teardown.device memory", "1.2s\nand more")
 	Measure(t, Bound{Name: "growth", Value: 1, Max: 2})
 	Measure(t)
 	Faults(t, Fault{Name: "error at forward", Fired: 1})
@@ -135,7 +136,7 @@ func TestRecorded(t *testing.T) {
 	require.NoError(t, err)
 	planted := func(v, env string) string {
 		cmd := exec.Command(exe, "-test.run=^TestPlanted$", v)
-		cmd.Env = append(os.Environ(), "ENGINETEST_PLANTED=1", Env+"="+env)
+		cmd.Env = append(os.Environ(), "ENGINETEST_PLANTED=1", testlog.Env+"="+env)
 		out, err := cmd.Output()
 		require.Error(t, err, "the planted test fails")
 		return string(out)
@@ -157,7 +158,7 @@ func TestRecorded(t *testing.T) {
 			if v, ok := Parse(line); ok {
 				got = append(got, v.Class)
 			}
-			if a, ok := ParseAttachment(line); ok {
+			if a, ok := testlog.ParseAttachment(line); ok {
 				kinds = append(kinds, a.Kind+string(a.Data))
 			}
 		}
@@ -172,7 +173,7 @@ func TestRecorded(t *testing.T) {
 			assert.Contains(t, out, "=== ATTR  TestPlanted verdict.signature leak: planted")
 		}
 		assert.Equal(t, want, got, "%v\n%s", c, out)
-		assert.Equal(t, c.want, strings.Contains(out, AttrClass))
+		assert.Equal(t, c.want, strings.Contains(out, "verdict.class"))
 		assert.Equal(t, c.want, strings.Contains(out, "teardown."))
 	}
 }

@@ -214,11 +214,11 @@ func TestStartupError(t *testing.T) {
 	everywhere(t, "start: a corrupt shard", func(t *testing.T, cfg engine.Config) {
 		cfg.Model = fixtures.Checkpoint(t, fixtures.Spec{Shards: 2})
 		cfg.MaxModelLen, cfg.KVCacheBytes = 0, 0
-		fixtures.Break(t, cfg.Model, fixtures.MissingShard)
+		fixtures.Break(t, cfg.Model, "missing_shard")
 		err := failedStart(t, t.Context(), cfg)
 		var c *engine.CheckpointError
 		assert.ErrorAs(t, err, &c)
-		assert.ErrorContains(t, err, fixtures.MissingShard.Message())
+		assert.ErrorContains(t, err, fixtures.Damage("missing_shard").Message())
 	})
 	everywhere(t, "start: cancelled", func(t *testing.T, cfg engine.Config) {
 		cfg.Faults = on(cfg, fault.Hang(llm.FaultLoad, 0))

@@ -32,10 +32,11 @@ var layers = []struct {
 	{"engine", []string{"cuda", "llm", "ledger", "internal"}},
 	{"cuda", []string{"ledger", "internal"}},
 	{"fixtures", []string{"llm", "internal"}},
+	{"internal/testlog", nil},
 	{"internal", []string{"llm", "ledger", "verdict"}},
 	{"llm", nil},
 	{"ledger", nil},
-	{"verdict", nil},
+	{"verdict", []string{"internal/testlog"}},
 }
 
 func TestImportsPointDown(t *testing.T) {

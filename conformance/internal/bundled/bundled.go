@@ -87,5 +87,5 @@ func writeDamaged(dir string) error {
 	if err := fixtures.WriteCheckpoint(dir, fixtures.Spec{Shards: 2}); err != nil {
 		return err
 	}
-	return fixtures.BreakCheckpoint(dir, fixtures.MissingShard)
+	return fixtures.BreakCheckpoint(dir, "missing_shard")
 }

@@ -10,7 +10,7 @@ import (
 	"os/exec"
 	"time"
 
-	"github.com/enginetest/enginetest/verdict"
+	"github.com/enginetest/enginetest/internal/testlog"
 )
 
 // grace is how long a command may go on after it was asked to end.
@@ -21,7 +21,7 @@ const grace = 30 * time.Second
 func Exec(ctx context.Context, args []string, stderr io.Writer, line func(string)) (code int, err error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stderr = stderr
-	cmd.Env = append(os.Environ(), verdict.Env+"=1")
+	cmd.Env = append(os.Environ(), testlog.Env+"=1")
 	cmd.WaitDelay = grace
 	ownGroup(cmd)
 	out, err := cmd.StdoutPipe()
