@@ -152,8 +152,9 @@ func TestMutants(t *testing.T) {
 			continue
 		}
 		t.Run(m.Name, func(t *testing.T) {
-			r, ok := results.Of(m)
-			if !ok {
+			r, known, err := results.Of(m)
+			require.NoError(t, err)
+			if !known {
 				began := time.Now()
 				r = attack(t, m, table)
 				r.Seconds = time.Since(began).Seconds()
@@ -177,7 +178,9 @@ func TestMutants(t *testing.T) {
 func unmodified(t *testing.T, results *mutants.Results, on string) {
 	t.Helper()
 	none := mutants.Mutant{Name: "no defect, " + cmp.Or(on, "in process"), On: on}
-	if r, ok := results.Of(none); ok && r.Found {
+	_, known, err := results.Of(none)
+	require.NoError(t, err)
+	if known {
 		return
 	}
 	found := verdicts(t, build(t), "", on)

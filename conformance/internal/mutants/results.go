@@ -29,29 +29,18 @@ type Result struct {
 }
 
 // Results is a file of results, a line of JSON for each: a table of all mutants takes an hour of a
-// core and can be put together from several runs.
+// core and can be put together from several runs, also from some at the same time.
 type Results struct {
 	file, sources, revision string
-	by                      map[string]Result
 }
 
-// Open reads the results that a file has of the sources in root. The file need not be there.
+// Open opens a file of results that are of the sources in root. The file need not be there.
 func Open(file, root string) (*Results, error) {
 	sources, err := Sources(root)
 	if err != nil {
 		return nil, err
 	}
-	r := &Results{file: file, sources: sources, revision: revision(root), by: map[string]Result{}}
-	all, err := Load(file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	for _, x := range all {
-		if x.Sources == sources {
-			r.by[x.Mutant] = x
-		}
-	}
-	return r, nil
+	return &Results{file, sources, revision(root)}, nil
 }
 
 // Load reads all results of a file.
@@ -73,16 +62,23 @@ func Load(file string) (list []Result, err error) {
 	return list, lines.Err()
 }
 
-// Of returns the result of a mutant as it is planted now.
-func (r *Results) Of(m Mutant) (Result, bool) {
-	x, ok := r.by[m.Name]
-	return x, ok && x.Planted == m.hash()
+// Of returns the result of a mutant as it is planted now, in the sources as they are now.
+func (r *Results) Of(m Mutant) (Result, bool, error) {
+	all, err := Load(r.file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Result{}, false, err
+	}
+	for _, x := range all {
+		if x.Mutant == m.Name && x.Sources == r.sources && x.Planted == m.hash() {
+			return x, true, nil
+		}
+	}
+	return Result{}, false, nil
 }
 
 // Add appends a result to the file.
 func (r *Results) Add(m Mutant, x Result) error {
 	x.Mutant, x.Sources, x.Planted, x.Revision = m.Name, r.sources, m.hash(), r.revision
-	r.by[m.Name] = x
 	data, err := json.Marshal(x)
 	if err != nil {
 		return err
