@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/enginetest/enginetest/llm"
 )
@@ -91,11 +92,59 @@ func (s *suite) parted(want, got llm.Completion) string {
 	return ""
 }
 
+// gap is how far answers are from those that they are compared with.
+type gap struct {
+	mu                     sync.Mutex
+	answers, parted, moved int     // parted: after a tie; moved: with other log-probabilities
+	nats                   float64 // the largest difference of one token's log-probabilities
+}
+
+// reset forgets what was measured.
+func (g *gap) reset() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.answers, g.parted, g.moved, g.nats = 0, 0, 0, 0
+}
+
+// add measures two answers up to where they part.
+func (g *gap) add(want, got llm.Completion) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.answers++
+	n := firstDifference(want.TokenIDs, got.TokenIDs)
+	if n < max(len(want.TokenIDs), len(got.TokenIDs)) {
+		g.parted++
+	}
+	most := 0.0
+	for i := range min(n+1, len(want.Logprobs), len(got.Logprobs)) {
+		for _, w := range want.Logprobs[i] {
+			if x, ok := logprobOf(got.Logprobs[i], w.TokenID); ok {
+				most = max(most, math.Abs(float64(w.Logprob)-float64(x.Logprob)))
+			}
+		}
+	}
+	if g.nats = max(g.nats, most); most > 0 {
+		g.moved++
+	}
+}
+
+// String is empty when nothing was compared.
+func (g *gap) String() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.answers == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d answers parted at a tie, %d have other log-probabilities, by up to %.2g nats", g.parted,
+		g.answers, g.moved, g.nats)
+}
+
 // difference describes the first of several answers that differ; "" when none does.
 func (s *suite) difference(reqs []llm.Request, want, got []llm.Output) string {
 	for i := range reqs {
 		for k := range want[i].Completions {
 			w, g := want[i].Completions[k], got[i].Completions[k]
+			s.gap.add(w, g)
 			if d := s.differ(w, g); d != "" {
 				return fmt.Sprintf("%s, request %d of %d:\n%s\n  got  %s\n  want %s", d, i+1, len(reqs),
 					requests(reqs[i:i+1]), answer(g), answer(w))

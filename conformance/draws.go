@@ -129,22 +129,25 @@ func (c *check) drawn(expect func(distribution, float64) (llm.SamplingParams, di
 	return nil
 }
 
-// draw returns the first token of n answers with the seeds 0, 1, ….
+// draw returns the first token of n answers with the seeds 0, 1, …. They are completions of few
+// requests, unless the engine takes no request with that many.
 func (c *check) draw(l *live, q llm.Request, n int) (ids []int32, err error) {
+	batch := func(q llm.Request, size int) []llm.Request {
+		q.Sampling.N = size
+		return []llm.Request{q}
+	}
 	several := c.s.missing(l.engine(), []Capability{Several}) == nil
 	for len(ids) < n {
-		var reqs []llm.Request
-		for seed := len(ids); seed < min(n, len(ids)+drawsPerRequest); seed++ {
-			one := q
-			one.Sampling.Seed = new(int64(seed))
-			if several {
-				one.Sampling.N = min(n, len(ids)+drawsPerRequest) - seed
-			}
-			if reqs = append(reqs, one); several {
-				break
-			}
+		if !several {
+			batch = singles
 		}
+		q.Sampling.Seed = new(int64(len(ids)))
+		reqs := batch(q, min(drawsPerRequest, n-len(ids)))
 		outs, err := l.generate(c, reqs...)
+		if err != nil && several {
+			several = false
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -158,6 +161,16 @@ func (c *check) draw(l *live, q llm.Request, n int) (ids []int32, err error) {
 		}
 	}
 	return ids, nil
+}
+
+// singles are a request with n completions as n requests.
+func singles(q llm.Request, n int) (reqs []llm.Request) {
+	for i := range n {
+		one := q
+		one.Sampling.Seed = new(*q.Sampling.Seed + int64(i))
+		reqs = append(reqs, one)
+	}
+	return reqs
 }
 
 // openEnded returns the prompt after which the engine is least sure of the next token, and what it

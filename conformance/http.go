@@ -112,6 +112,9 @@ func (w *wireClient) send(ctx context.Context, method, path string, body []byte)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	// A server may close an idle connection while this request is on its way. All of these may be
+	// sent again; the entry says so to the transport, and an empty one is not sent.
+	req.Header["Idempotency-Key"] = nil
 	return w.http.Do(req)
 }
 

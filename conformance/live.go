@@ -141,15 +141,23 @@ func (l *live) stream(ctx context.Context, req llm.Request,
 // whole is enough for a stream that runs to its end.
 func whole(llm.Delta) bool { return false }
 
-// idle waits until the engine works on nothing; at once when it cannot tell.
-func (l *live) idle(ctx context.Context) error {
+// activity is what the engine works on; known is false when it does not tell.
+func (l *live) activity(ctx context.Context) (now llm.Activity, known bool, err error) {
 	a, ok := l.engine().(harness.ActivityReporter)
 	if !ok {
-		return nil
+		return now, false, nil
 	}
+	if now, err = a.Activity(ctx); lackOf(err, nil) != nil {
+		return now, false, nil
+	}
+	return now, true, err
+}
+
+// idle waits until the engine works on nothing; at once when it cannot tell.
+func (l *live) idle(ctx context.Context) error {
 	for {
-		now, err := a.Activity(ctx)
-		if err != nil || now.Idle() && now.KVUsage == 0 {
+		now, known, err := l.activity(ctx)
+		if err != nil || !known || now.Idle() && now.KVUsage == 0 {
 			return err
 		}
 		select {
@@ -195,13 +203,12 @@ func (l *live) background(ctx context.Context, reqs ...llm.Request) []*call {
 // running waits until the engine works on n sequences, if it can tell, or until a call has
 // returned.
 func (l *live) running(ctx context.Context, n int, calls []*call) error {
-	a, ok := l.engine().(harness.ActivityReporter)
-	if !ok {
-		time.Sleep(5 * time.Millisecond)
-		return nil
-	}
 	for {
-		now, err := a.Activity(ctx)
+		now, known, err := l.activity(ctx)
+		if !known && err == nil {
+			time.Sleep(5 * time.Millisecond)
+			return nil
+		}
 		if err != nil || now.Running >= n || slices.ContainsFunc(calls, (*call).returned) {
 			return err
 		}

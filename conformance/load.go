@@ -75,18 +75,18 @@ const noticed = 30 * time.Second
 // sequence of the engine advances, and one that was given up with most of longAnswer before it
 // still runs.
 func (c *check) freed(l *live) error {
-	a, ok := l.engine().(harness.ActivityReporter)
-	if !ok {
-		c.notef("the engine does not tell what it works on")
-		return nil
-	}
 	var now llm.Activity
 	for range 5 {
 		if _, err := l.one(c, c.long(1, 40)[0]); err != nil {
 			return err
 		}
+		var known bool
 		var err error
-		if now, err = a.Activity(c); err != nil || now.Idle() {
+		if now, known, err = l.activity(c); err == nil && !known {
+			c.notef("the engine does not tell what it works on")
+			return nil
+		}
+		if err != nil || now.Idle() {
 			return err
 		}
 	}
@@ -365,14 +365,10 @@ func drains(c *check) error {
 	if err := <-drained; err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
-	if a, ok := l.engine().(harness.ActivityReporter); ok {
-		now, err := a.Activity(c)
-		if err != nil {
-			return err
-		}
-		if !now.Idle() {
-			return fmt.Errorf("the drain is over while %d requests run and %d wait", now.Running, now.Waiting)
-		}
+	if now, known, err := l.activity(c); err != nil {
+		return err
+	} else if known && !now.Idle() {
+		return fmt.Errorf("the drain is over while %d requests run and %d wait", now.Running, now.Waiting)
 	}
 	if err := wait(c, calls); err != nil {
 		return err

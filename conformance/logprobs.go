@@ -77,13 +77,14 @@ func malformed(x llm.Completion, k int, greedy bool) string {
 	cumulative := 0.0
 	for i, lps := range x.Logprobs {
 		chosen, ok := logprobOf(lps, x.TokenIDs[i])
+		among := chosen.Rank > 0 && chosen.Rank <= k // a rank of 0 is not known
 		switch {
 		case !ok:
 			return fmt.Sprintf("token %d has no log-probability of itself", i)
-		case chosen.Rank <= k && len(lps) != k || chosen.Rank > k && len(lps) != k+1:
+		case len(lps) != k+1 && !among || len(lps) != k && among:
 			return fmt.Sprintf("token %d has %d log-probabilities: want the %d likeliest, and the chosen one when it is not among them (it has rank %d)",
 				i, len(lps), k, chosen.Rank)
-		case greedy && chosen.Rank != 1:
+		case greedy && k > 0 && chosen.Rank != 1 || greedy && chosen.Rank > 1:
 			return fmt.Sprintf("token %d was chosen greedily and has rank %d", i, chosen.Rank)
 		}
 		cumulative += float64(chosen.Logprob)
@@ -113,7 +114,7 @@ func unordered(lps []llm.Logprob, k int) string {
 			return fmt.Sprintf("token id %d is listed twice", lp.TokenID)
 		}
 	}
-	if len(lps) > k && k > 0 && lps[k].Rank <= k {
+	if len(lps) > k && k > 0 && lps[k].Rank > 0 && lps[k].Rank <= k {
 		return fmt.Sprintf("the chosen token is not among the %d likeliest, and has rank %d", k, lps[k].Rank)
 	}
 	return ""

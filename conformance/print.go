@@ -58,3 +58,14 @@ func answer(c llm.Completion) string {
 	}
 	return fmt.Sprintf("%s (%s)", s, c.FinishReason)
 }
+
+// answers prints outputs in a line.
+func answers(outs []llm.Output) string {
+	var all []string
+	for _, o := range outs {
+		for _, c := range o.Completions {
+			all = append(all, answer(c))
+		}
+	}
+	return strings.Join(all, ", ")
+}

@@ -85,8 +85,8 @@ func outOfRange(c *check) error {
 		outs, err := l.refused(c, q)
 		switch {
 		case err == nil:
-			errs = append(errs, fmt.Errorf("%s is out of range, and was answered with %d outputs\n%s", w.field,
-				len(outs), requests([]llm.Request{q})))
+			errs = append(errs, fmt.Errorf("%s is out of range, and was answered: %s\n%s", w.field, answers(outs),
+				requests([]llm.Request{q})))
 		case lackOf(err, nil) != nil:
 		case !names(err, w.field):
 			errs = append(errs, fmt.Errorf("%s is out of range, and the error does not name it: %w\n%s", w.field, err,
@@ -137,8 +137,8 @@ func badPrompts(c *check) error {
 	}
 	for what, q := range reqs {
 		q.Sampling.MaxTokens = 2
-		if _, err := l.refused(c, q); err == nil {
-			return fmt.Errorf("a prompt that is %s was answered", what)
+		if outs, err := l.refused(c, q); err == nil {
+			return fmt.Errorf("a prompt that is %s was answered: %s", what, answers(outs))
 		} else if c.Err() != nil {
 			return fmt.Errorf("a prompt that is %s is not refused, and waits", what)
 		}

@@ -29,6 +29,7 @@ type suite struct {
 	properties  []property
 	shared      *live        // the engine that answers most properties; nil: not started, or given up
 	hasLogprobs *bool        // nil: not known yet
+	gap         gap          // between the answers that the property compares
 	whole       []llm.Output // answers to long requests, as far as they are known
 	report      Report
 	began       time.Time
@@ -98,6 +99,7 @@ func (s *suite) attempt(p property) (*check, error) {
 		fmt.Errorf("the property took longer than %s", s.opts.limit))
 	defer cancel()
 	c := &check{Context: ctx, s: s, p: p}
+	s.gap.reset()
 	result := make(chan error, 1)
 	go func() { result <- c.run() }()
 	var err error
@@ -153,7 +155,14 @@ func (c *check) notef(format string, args ...any) {
 	}
 }
 
-func (c *check) measured() string { return strings.Join(c.notes, "; ") }
+// measured are the notes of a check, and how far an engine's answers are apart that promises no
+// equality.
+func (c *check) measured() string {
+	if apart := c.s.gap.String(); apart != "" && c.s.opts.tolerance > 0 {
+		c.notef("%s", apart)
+	}
+	return strings.Join(c.notes, "; ")
+}
 
 // giveUp ends the shared engine, so that the next property gets a new one. What it left is not
 // reported again: the property that failed is the news.

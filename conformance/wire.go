@@ -56,6 +56,12 @@ var wireProperties = []property{
 		check: onWire(wireErrors),
 	},
 	{
+		name:  "wire/values out of range",
+		why:   "a parameter that is out of OpenAI's range is refused, or the engine is known to take more",
+		needs: []Capability{OpenAIAPI, RangeChecks},
+		check: onWire(wireValues),
+	},
+	{
 		name:  "wire/limits",
 		why:   "a request must not take the server down by its size or its depth",
 		needs: []Capability{OpenAIAPI},
@@ -288,9 +294,6 @@ func wireErrors(c *check, _ *live, w *wireClient) error {
 		{"an empty body", http.MethodPost, completionsPath, []byte(""), []int{400, 422}},
 		{"a list in place of an object", http.MethodPost, completionsPath, []byte("[1]"), []int{400, 422}},
 		{"a text in place of a number", http.MethodPost, completionsPath, with("max_tokens", "many"), []int{400, 422}},
-		{"a negative number of tokens", http.MethodPost, completionsPath, with("max_tokens", -1), []int{400, 422}},
-		{"a temperature out of range", http.MethodPost, completionsPath, with("temperature", 3.5), []int{400, 422}},
-		{"a top_p out of range", http.MethodPost, completionsPath, with("top_p", 1.5), []int{400, 422}},
 		{"another model", http.MethodPost, completionsPath, with("model", "no-such-model"), []int{404, 400}},
 		{"no messages", http.MethodPost, chatPath, w.encode(map[string]any{}), nil},
 		{"a path that is not there", http.MethodGet, "/v1/nothing", nil, []int{404}},
@@ -312,6 +315,42 @@ func wireErrors(c *check, _ *live, w *wireClient) error {
 		errs = append(errs, fmt.Errorf("after bad requests, a good one: %w", err))
 	}
 	return errors.Join(errs...)
+}
+
+// wireValues sends what OpenAI refuses. An engine that answers some of it is no worse for it: that
+// is listed.
+func wireValues(c *check, _ *live, w *wireClient) error {
+	var taken []string
+	for _, x := range []struct {
+		name  string
+		value any
+	}{
+		{"max_tokens", -1},
+		{"temperature", 3.5},
+		{"temperature", -1},
+		{"top_p", 1.5},
+		{"top_p", -0.5},
+		{"presence_penalty", 2.5},
+	} {
+		body := c.body(0, 4)
+		body[x.name] = x.value
+		a, err := w.post(c, completionsPath, body)
+		if err != nil {
+			return err
+		}
+		if a.status == http.StatusOK {
+			if _, err := a.reply(); err != nil {
+				return err
+			}
+			taken = append(taken, fmt.Sprintf("%s %v", x.name, x.value))
+		} else if err := a.refusal(400, 422); err != nil {
+			return fmt.Errorf("%s %v: %w", x.name, x.value, err)
+		}
+	}
+	if len(taken) > 0 {
+		return lacks(RangeChecks, "it takes %s", strings.Join(taken, ", "))
+	}
+	return nil
 }
 
 func wireLimits(c *check, _ *live, w *wireClient) error {
@@ -336,7 +375,9 @@ func wireLimits(c *check, _ *live, w *wireClient) error {
 		}),
 	} {
 		a, err := w.do(c, http.MethodPost, completionsPath, body)
-		if err == nil {
+		if err == nil && a.status == http.StatusOK {
+			_, err = a.reply() // it was not too much
+		} else if err == nil {
 			err = a.refusal()
 		}
 		if err != nil {
@@ -376,6 +417,11 @@ func (c *check) begin(w *wireClient) (hangUp func() error, err error) {
 }
 
 func wireDisconnect(c *check, l *live, w *wireClient) error {
+	if _, known, err := l.activity(c); err != nil {
+		return err
+	} else if !known {
+		return lacks(ActivityKnown, "the server does not tell what it works on")
+	}
 	for range 3 {
 		hangUp, err := c.begin(w)
 		if err != nil {

@@ -106,13 +106,18 @@ func (a llamaAnswer) reason() llm.FinishReason {
 	return llm.FinishAbort
 }
 
-func (a llamaAnswer) delta() llm.Delta {
+// delta is an answer, or a piece of one, to a request that asked for the k likeliest tokens.
+func (a llamaAnswer) delta(k *int) llm.Delta {
 	d := llm.Delta{
 		Index: a.Index, TokenIDs: a.Tokens, Text: a.Content, FinishReason: a.reason(),
 		StopReason: a.StoppingWord,
 	}
 	for _, c := range a.Probs {
-		d.Logprobs = append(d.Logprobs, c.position())
+		lps := c.position()
+		if k != nil && *k == 0 { // llamaBody asked for one: there is no other way to get the chosen one
+			lps = slices.DeleteFunc(lps, func(lp llm.Logprob) bool { return c.ID != nil && lp.TokenID != *c.ID })
+		}
+		d.Logprobs = append(d.Logprobs, lps)
 	}
 	return d
 }
@@ -139,7 +144,7 @@ func llamaGenerate(ctx context.Context, s *Server, r llm.Request) (llm.Output, e
 	}
 	out := llm.Output{Prompt: r.Prompt, PromptTokenIDs: r.PromptTokenIDs}
 	for _, a := range res {
-		d := a.delta()
+		d := a.delta(r.Sampling.Logprobs)
 		c := llm.Completion{
 			Index: a.Index, TokenIDs: d.TokenIDs, Text: d.Text, FinishReason: d.FinishReason,
 			StopReason: d.StopReason, Logprobs: d.Logprobs,
@@ -168,7 +173,7 @@ func llamaStream(ctx context.Context, s *Server, r llm.Request, yield func(llm.D
 		if a.Stop {
 			left--
 		}
-		return yield(a.delta()) && left > 0, nil // no [DONE] follows
+		return yield(a.delta(r.Sampling.Logprobs)) && left > 0, nil // no [DONE] follows
 	})
 }
 
