@@ -46,6 +46,7 @@ const (
 	BadWords         Capability = "bad words"
 	StructuredOutput Capability = "structured outputs"
 	StopStrings      Capability = "stop strings"
+	StopReasons      Capability = "stop reasons" // Completion.StopReason
 	StopIDs          Capability = "stop ids"
 	EndOfSequence    Capability = "end of sequence" // an EOS token, and IgnoreEOS
 	MinTokens        Capability = "min tokens"
@@ -60,7 +61,7 @@ func Capabilities() []Capability {
 	return []Capability{
 		Streaming, PrefixReset, Sleeping, ActivityKnown, Draining, AbortByID, OwnProcess, OpenAIAPI, TokenIDs,
 		TokenInput, Text, Logprobs, FullLogprobs, PromptScores, Sampling, Seeds, Several, TopK, TopP, MinP,
-		TypicalP, Penalties, Repetition, NGrams, LogitBias, AllowedTokens, BadWords, StructuredOutput, StopStrings, StopIDs,
+		TypicalP, Penalties, Repetition, NGrams, LogitBias, AllowedTokens, BadWords, StructuredOutput, StopStrings, StopReasons, StopIDs,
 		EndOfSequence, MinTokens, RangeChecks, TightMemory, Injection, BadStarts,
 	}
 }

@@ -96,6 +96,7 @@ func (s *suite) parted(want, got llm.Completion) string {
 type gap struct {
 	mu                     sync.Mutex
 	answers, parted, moved int     // parted: after a tie; moved: with other log-probabilities
+	known                  bool    // some answers have log-probabilities
 	nats                   float64 // the largest difference of one token's log-probabilities
 }
 
@@ -103,7 +104,7 @@ type gap struct {
 func (g *gap) reset() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.answers, g.parted, g.moved, g.nats = 0, 0, 0, 0
+	g.answers, g.parted, g.moved, g.known, g.nats = 0, 0, 0, false, 0
 }
 
 // add measures two answers up to where they part.
@@ -115,6 +116,7 @@ func (g *gap) add(want, got llm.Completion) {
 	if n < max(len(want.TokenIDs), len(got.TokenIDs)) {
 		g.parted++
 	}
+	g.known = g.known || len(want.Logprobs) > 0
 	most := 0.0
 	for i := range min(n+1, len(want.Logprobs), len(got.Logprobs)) {
 		for _, w := range want.Logprobs[i] {
@@ -132,8 +134,11 @@ func (g *gap) add(want, got llm.Completion) {
 func (g *gap) String() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.answers == 0 {
+	switch {
+	case g.answers == 0:
 		return ""
+	case !g.known:
+		return fmt.Sprintf("%d answers compared by their text", g.answers)
 	}
 	return fmt.Sprintf("%d of %d answers parted at a tie, %d have other log-probabilities, by up to %.2g nats", g.parted,
 		g.answers, g.moved, g.nats)

@@ -158,6 +158,7 @@ func TestMutants(t *testing.T) {
 				began := time.Now()
 				r = attack(t, m, table)
 				r.Seconds = time.Since(began).Seconds()
+				r.Mutant = m.Name
 				require.NoError(t, results.Add(m, r))
 			}
 			assert.True(t, r.Found, "%s does not find it", r.Meant)

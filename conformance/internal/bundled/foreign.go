@@ -23,6 +23,7 @@ type Foreign struct {
 	Program string // that must be in PATH
 	open    func(gguf, dir string) server.Opener
 	options []conformance.Option
+	lazy    bool // loads the model with its first request
 }
 
 // ForeignServers are those that the suite is run against: scripts/install-servers installs them.
@@ -36,7 +37,7 @@ var ForeignServers = []Foreign{
 		options: []conformance.Option{conformance.Tolerance(0.25), conformance.Draws(3000), conformance.Limit(5 * time.Minute)},
 	},
 	{
-		Name: "Ollama", Program: "ollama",
+		Name: "Ollama", Program: "ollama", lazy: true,
 		open: func(model, dir string) server.Opener {
 			return oneThread(server.Ollama(model).With(server.Env("OLLAMA_MODELS="+filepath.Join(dir, "models"), "HOME="+dir),
 				server.ModelTemplate(ollamaTemplate)))
@@ -98,6 +99,11 @@ func (f Foreign) Open(dir string) (server.Opener, []conformance.Option, error) {
 	if err := gguf.Write(model, fixtures.Bundled()); err != nil {
 		return nil, nil, err
 	}
+	opts := append(ServerOptions(), f.options...)
+	opts = append(opts, conformance.MustNotStart("no model", f.open(filepath.Join(dir, "missing.gguf"), dir)))
+	if f.lazy {
+		return f.open(model, dir), opts, nil
+	}
 	data, err := os.ReadFile(model)
 	if err != nil {
 		return nil, nil, err
@@ -106,7 +112,5 @@ func (f Foreign) Open(dir string) (server.Opener, []conformance.Option, error) {
 	if err := os.WriteFile(half, data[:len(data)/2], 0o600); err != nil {
 		return nil, nil, err
 	}
-	return f.open(model, dir), append(append(ServerOptions(), f.options...),
-		conformance.MustNotStart("no model", f.open(filepath.Join(dir, "missing.gguf"), dir)),
-		conformance.MustNotStart("half a model", f.open(half, dir))), nil
+	return f.open(model, dir), append(opts, conformance.MustNotStart("half a model", f.open(half, dir))), nil
 }
