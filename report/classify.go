@@ -18,6 +18,7 @@ type finding struct {
 // text decides for everything else, and when nothing speaks for another class the expectation of
 // the test was not met.
 func classify(output string, recorded []verdict.Verdict) finding {
+	output = unstyled(output)
 	lower := strings.ToLower(output)
 	cause := causeOf(output)
 	if class := verdict.Worst(recorded...); class != "" && (!class.Retryable() || !excuses(output, lower, cause)) {
@@ -28,7 +29,16 @@ func classify(output string, recorded []verdict.Verdict) finding {
 		}
 	}
 	if f, ok := crash(output); ok {
-		return f
+		if f.class == verdict.ClassTest && f.raised != "" {
+			raised := told(strings.Split(f.raised, "\n"))
+			if g, ok := machine(raised.errors(), raised.text); ok {
+				return finding{g.class, g.evidence, f.message}
+			}
+			if g, ok := program(raised); ok {
+				return finding{g.class, g.evidence, f.message}
+			}
+		}
+		return f.finding
 	}
 	if f, ok := deviceHeld(output); ok {
 		return f
@@ -39,21 +49,54 @@ func classify(output string, recorded []verdict.Verdict) finding {
 	if shutdownOnly.MatchString(output) && strings.Contains(output, outlived) {
 		return finding{verdict.ClassLeak, "a process outlived its server", cause.message}
 	}
+	if shutdownOnly.MatchString(output) && tooSlow.MatchString(output) {
+		return finding{verdict.ClassTimeout, "a server did not end in its time", cause.message}
+	}
 	if shutdownOnly.MatchString(output) {
 		return finding{verdict.ClassEngine, "a fixture's shutdown failed and left nothing", cause.message}
+	}
+	if !cause.comparison && exhausted.MatchString(cause.text) {
+		return finding{verdict.ClassCapacity, "a program ran out of memory", cause.message}
 	}
 	for _, r := range anywhere {
 		if line, ok := r.match(output, lower); ok {
 			return finding{r.class, r.name, orElse(cause.message, line)}
 		}
 	}
-	text := strings.ToLower(cause.text)
-	for _, r := range decisive {
-		if _, ok := r.match(cause.text, text); ok && (!cause.comparison || r.class == verdict.ClassEngine) {
-			return finding{r.class, r.name, cause.message}
+	if !cause.comparison {
+		if f, ok := machine(cause.errors(), cause.text); ok {
+			return finding{f.class, f.evidence, cause.message}
 		}
 	}
+	if f, ok := program(cause); ok {
+		return f
+	}
 	return finding{verdict.ClassTest, "no evidence for another class", cause.message}
+}
+
+// program finds what the engine, or another program that the test runs, failed with.
+func program(c cause) (finding, bool) {
+	text := c.text
+	if c.comparison {
+		text = c.errors()
+	}
+	lower := strings.ToLower(text)
+	if wronglyAsked.MatchString(lower) {
+		return finding{}, false
+	}
+	if _, ok := engineRule.match(text, lower); ok {
+		return finding{engineRule.class, engineRule.name, c.message}, true
+	}
+	if c.comparison {
+		return finding{}, false
+	}
+	if _, ok := lateRule.match(text, lower); ok {
+		return finding{lateRule.class, lateRule.name, c.message}, true
+	}
+	if foreign.MatchString(text) {
+		return finding{verdict.ClassEngine, "a program ended with an error of its own", c.message}, true
+	}
+	return finding{}, false
 }
 
 // excuses reports whether a recorded failure of the machine stands beside a failure of the product,
@@ -86,46 +129,72 @@ func (r rule) match(text, lower string) (line string, ok bool) {
 }
 
 var (
-	panicLine = regexp.MustCompile(`(?m)^(?:\s*)(panic: .*|fatal error: .*|SIG[A-Z]+: .*|unexpected fault address .*)$`)
+	panicLine = regexp.MustCompile(`(?m)^(?:\s*)(panic: .*|fatal error: .*|SIG[A-Z]+: .*|unexpected fault address .*|\[PANICKED\] .*)$`)
 	// shutdownOnly is a fixture's message when its engine's Shutdown failed and every proof held.
 	shutdownOnly = regexp.MustCompile(` is not gone: 1 of \d+ checks failed .*\n\s*shutdown \(after`)
-	frameLine    = regexp.MustCompile(`(?m)^(\S+)\(.*\)\n\s+(\S+\.go):\d+`)
+	frameLine    = regexp.MustCompile(`(?m)^\s*(\S+)\(.*\)\n\s+(\S+\.go):\d+`)
 )
+
+// tooSlow is what it says of a server that had to be killed.
+var tooSlow = regexp.MustCompile(`did not end on SIG\w+ within`)
 
 // outlived is what a server's fixture says of a process that the server left behind.
 const outlived = "outlived the command"
 
+// A crashed is what crash found; raised is the text of a panic that test code raised with a value of
+// its own.
+type crashed struct {
+	finding
+	raised string
+}
+
 // crash finds a panic, a runtime error, a data race or go test's own timeout.
-func crash(output string) (finding, bool) {
+func crash(output string) (crashed, bool) {
+	found := func(class verdict.Class, evidence, message string) (crashed, bool) {
+		return crashed{finding: finding{class, evidence, message}}, true
+	}
 	if i := strings.Index(output, "panic: test timed out after "); i >= 0 {
 		line, rest, _ := strings.Cut(output[i:], "\n")
-		return finding{verdict.ClassTimeout, "go test -timeout", line + running(rest)}, true
+		return found(verdict.ClassTimeout, "go test -timeout", line+running(rest))
+	}
+	if i := strings.Index(output, "panic: Log in goroutine after "); i >= 0 {
+		line, _, _ := strings.Cut(output[i:], "\n")
+		return found(verdict.ClassLeak, "a goroutine outlived its test", line)
 	}
 	if i := strings.Index(output, "WARNING: DATA RACE"); i >= 0 {
 		class, where := owner(output[i:])
-		return finding{class, "the race detector", "data race" + at(where)}, true
+		return found(class, "the race detector", "data race"+at(where))
 	}
 	m := panicLine.FindStringIndex(output)
 	if m == nil {
-		return finding{}, false
+		return crashed{}, false
 	}
 	line := strings.TrimSpace(output[m[0]:m[1]])
 	line = strings.TrimSuffix(strings.TrimSuffix(line, " [recovered]"), " [recovered, repanicked]")
 	if strings.HasPrefix(line, "fatal error: ") && strings.Contains(line, "memory") &&
 		!strings.Contains(line, "address") {
-		return finding{verdict.ClassCapacity, "the Go runtime", line}, true
+		return found(verdict.ClassCapacity, "the Go runtime", line)
 	}
-	if trace := output[m[1]:]; !strings.Contains(trace, "goroutine ") && !strings.Contains(trace, ".go:") {
-		return finding{}, false // a line that only looks like one
+	if strings.Contains(line, "blocked goroutines remain") {
+		return found(verdict.ClassLeak, "a goroutine outlived its bubble", line)
+	}
+	trace := output[m[1]:]
+	if !strings.Contains(trace, "goroutine ") && !strings.Contains(trace, ".go:") {
+		return crashed{}, false // a line that only looks like one
 	}
 	switch {
 	case strings.HasPrefix(line, "SIGQUIT"):
-		return finding{verdict.ClassTimeout, "its stacks were asked for", line}, true
+		return found(verdict.ClassTimeout, "its stacks were asked for", line)
 	case strings.HasPrefix(line, "SIG"):
-		return finding{verdict.ClassEngine, "a crash outside of Go", line}, true
+		return found(verdict.ClassEngine, "a crash outside of Go", line)
 	}
-	class, where := owner(output[m[1]:])
-	return finding{class, "a crash" + at(where), line}, true
+	class, where := owner(trace)
+	c := crashed{finding: finding{class, "a crash" + at(where), line}}
+	if value, ok := strings.CutPrefix(line, "panic: "); ok && !strings.HasPrefix(value, "runtime error: ") {
+		rest, _, _ := strings.Cut(trace, "\n\n")
+		c.raised = value + rest
+	}
+	return c, true
 }
 
 // owner returns the class of a stack trace by its first frame outside of the Go runtime: test code

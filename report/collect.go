@@ -39,6 +39,8 @@ type testRun struct {
 	Test
 	log     log
 	partial string
+	size    int // of its output so far
+	failing int // that size when its last subtest failed
 	ended   bool
 	retry   bool // it is a retry of the run before
 	final   bool // it comes from a report and is classified
@@ -172,6 +174,9 @@ func (c *Collector) testEvent(p *packageRecord, e event) {
 	case "pass", "fail", "skip", "bench":
 		t.flush()
 		t.ended, t.Status, t.Elapsed = true, Status(e.Action), seconds(e.Elapsed)
+		if t.Status == StatusFail {
+			c.subtestFailed(e)
+		}
 		if e.Action == "bench" {
 			t.Status = StatusPass
 		}
@@ -182,6 +187,17 @@ func (c *Collector) testEvent(p *packageRecord, e event) {
 			now := t.Test
 			now.Output = t.log.String()
 			c.progress(now)
+		}
+	}
+}
+
+// subtestFailed notes in the tests around one that failed what they have said so far.
+func (c *Collector) subtestFailed(e event) {
+	for name := e.Test; strings.Contains(name, "/"); {
+		name = name[:strings.LastIndexByte(name, '/')]
+		if r := c.tests[e.Package+"\x00"+name]; r != nil {
+			around := r.runs[len(r.runs)-1]
+			around.failing = around.size
 		}
 	}
 }
@@ -218,6 +234,7 @@ func (t *testRun) output(text string) { t.partial = eachLine(t.partial, text, t.
 // text.
 func (t *testRun) line(line string) {
 	if !strings.Contains(line, "enginetest-") {
+		t.size += len(line)
 		t.log.add(line)
 		return
 	}

@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -63,9 +64,9 @@ func (r *Report) sort() {
 // conclude makes one Test of all its runs. After a retry the last run counts; otherwise one that
 // failed does.
 func (c *Collector) conclude(rec *record) Test {
-	for _, run := range rec.runs {
+	for i, run := range rec.runs {
 		run.flush()
-		run.classify(c)
+		run.classify(c, i == len(rec.runs)-1)
 	}
 	main := len(rec.runs) - 1
 	if !rec.runs[main].retry {
@@ -85,21 +86,27 @@ func (c *Collector) conclude(rec *record) Test {
 	return t
 }
 
-// classify fills in what follows from the output.
-func (t *testRun) classify(c *Collector) {
-	if t.final {
+// classify fills in what follows from the output; last says that the test did not run again.
+func (t *testRun) classify(c *Collector, last bool) {
+	if t.read = t.final; t.final {
 		return
 	}
 	switch t.Status {
 	case StatusFail, StatusUnfinished:
 		t.Output = t.log.String()
+		t.since = t.Output[min(t.failing, len(t.Output)):]
 		text := t.Output
-		if t.Status == StatusUnfinished {
-			if p := c.packages[t.Package]; p != nil {
-				text += p.log.String() // how the process ended
-			}
+		p := c.packages[t.Package]
+		if t.Status == StatusUnfinished && p != nil {
+			text += p.log.String() // how the process ended
 		}
 		f := classify(text, t.Verdicts)
+		if t.Status == StatusUnfinished {
+			f = died(text, f)
+			if f.class == verdict.ClassTest && last && p != nil && p.ended {
+				f = finding{verdict.ClassEngine, "the process exited before the test had ended", f.message}
+			}
+		}
 		t.Class, t.Evidence, t.Message = f.class, f.evidence, abbreviate(f.message, 400)
 		t.Signature = t.sign()
 		t.Repro = t.repro(c.command)
@@ -147,20 +154,22 @@ func markParents(tests []Test) {
 	}
 	for i := range tests {
 		t := &tests[i]
-		if t.Status.Failed() && failed[t.Package+"\x00"+t.Name] && len(t.Verdicts) == 0 && !speaks(t.Output) {
+		if t.Status.Failed() && failed[t.Package+"\x00"+t.Name] && len(t.Verdicts) == 0 && !t.read &&
+			!t.failedItself() {
 			t.Parent, t.Class, t.Signature, t.Evidence, t.Message = true, "", "", "", "a subtest failed"
 		}
+		t.since, t.read = "", false
 	}
 }
 
-// speaks reports whether a test said anything that may be why it failed.
-func speaks(output string) bool {
-	for line := range strings.Lines(output) {
-		if strings.TrimSpace(line) != "" && !frame(line) {
-			return true
-		}
+// failedItself reports whether a test whose subtest failed has a failure of its own too: a crash, a
+// leak, an expectation, or a message after that. What it said before is a log.
+func (t *Test) failedItself() bool {
+	output := unstyled(t.Output)
+	if _, ok := crash(output); ok || t.Class == verdict.ClassLeak || len(messages(t.since)) > 0 {
+		return true
 	}
-	return false
+	return slices.ContainsFunc(messages(output), func(c cause) bool { return c.comparison })
 }
 
 // outside returns what failed in a package and in none of its tests: the build, TestMain, an exit,
@@ -220,19 +229,37 @@ func (c *Collector) fail(t *testRun, output string, build bool) {
 
 // classifyPackage is classify for what failed outside of any test.
 func classifyPackage(output string, build bool) finding {
-	f := classify(output, nil)
+	if build {
+		f := classify(diagnostic.ReplaceAllString(output, ""), nil)
+		if !f.class.Retryable() {
+			f = finding{verdict.ClassTest, "it does not build", firstError(output)}
+		}
+		return f
+	}
+	return died(output, classify(output, nil))
+}
+
+// diagnostic is what a compiler says of the code; the rest is what became of the compiler.
+var diagnostic = regexp.MustCompile(`(?m)^\S+\.(go|c|cc|cpp|cu|h|s):\d+(:\d+)?: .*(\n\t.*)*$`)
+
+// exited is how the go command says that a test binary ended by itself.
+var exited = regexp.MustCompile(`(?m)^exit status (\d+)$`)
+
+// died finds how the process of a test ended when f says nothing of it.
+func died(output string, f finding) finding {
 	lower := strings.ToLower(output)
 	switch {
-	case build && !f.class.Retryable():
-		f = finding{verdict.ClassTest, "it does not build", firstError(output)}
 	case f.class != verdict.ClassTest:
 	case strings.Contains(lower, "signal: killed"):
-		f = finding{
+		return finding{
 			verdict.ClassCapacity,
 			"the process was killed from outside, as for memory or a limit of the machine", "signal: killed",
 		}
 	case strings.Contains(lower, "signal: terminated"):
-		f = finding{verdict.ClassInfra, "the run was cancelled", "signal: terminated"}
+		return finding{verdict.ClassInfra, "the run was cancelled", "signal: terminated"}
+	case exited.MatchString(output) && exited.FindStringSubmatch(output)[1] != "1":
+		line := exited.FindString(output)
+		return finding{verdict.ClassEngine, "the process exited before its tests had ended", line}
 	}
 	return f
 }

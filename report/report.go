@@ -119,6 +119,9 @@ type Test struct {
 	Attempts   []Attempt   `json:"attempts,omitempty"` // earlier runs of it, oldest first
 	Triage     Triage      `json:"triage,omitempty"`
 	Quarantine *Quarantine `json:"quarantine,omitempty"`
+
+	since string // its output after its last subtest that failed
+	read  bool   // it comes from a report, which has judged it
 }
 
 // Attempt is an earlier run of a test that was run again.

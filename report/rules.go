@@ -15,6 +15,14 @@ type rule struct {
 var anywhere = []rule{
 	{verdict.ClassLeak, "a fixture's proof failed", []string{"leakcheck: ", " is not gone: ", "left behind:\n"}},
 	{verdict.ClassLeak, "goleak", []string{"found unexpected goroutines", "found leaked goroutines"}},
+	{verdict.ClassLeak, "goroutines or memory that are left", []string{
+		"expected not to leak ", "error: leaksanitizer: detected memory leaks", "*** test i/o incomplete ",
+	}},
+	{verdict.ClassEngine, "a sanitizer", []string{"error: addresssanitizer: ", "warning: threadsanitizer: ", "undefinedbehaviorsanitizer"}},
+	{verdict.ClassEngine, "the C library", []string{
+		"double free or corruption", "double free detected", "free(): invalid", "malloc(): ", "malloc_consolidate(", "corrupted size",
+		"stack smashing detected", "pure virtual method called",
+	}},
 	{verdict.ClassEngine, "an error of the CUDA driver", []string{
 		"illegal memory access", "device-side assert", "cuda_error_illegal_address", "cudaerrorillegaladdress", "misaligned address",
 		"unspecified launch failure", "cuda_error_launch_failed", "cublas_status_execution_failed", "cublas_status_invalid_value",
@@ -49,40 +57,52 @@ var decisive = []rule{
 	}},
 	{verdict.ClassCapacity, "a server is full", []string{"server busy, please try again", "maximum pending requests exceeded"}},
 	{verdict.ClassInfra, "the device or its driver failed", []string{
-		"gpu is lost", "fallen off the bus", "driver/library version mismatch", "nvml: ", "xid ", "uncorrectable ecc", "cuda_error_ecc_uncorrectable", "nvidia-smi has failed",
-		"cuda_error_system_not_ready", "cuda_error_system_driver_mismatch", "failed to initialize nvml", "device is lost", "device lost", "cannot measure", "cuda driver version is insufficient", "nccl warn",
+		"gpu is lost", "fallen off the bus", "driver/library version mismatch", "nvml: driver", "nvml: device lost", "nvml: gpu is lost", "gpuwait: cannot measure", "xid ", "uncorrectable ecc", "cuda_error_ecc_uncorrectable", "nvidia-smi has failed",
+		"cuda_error_system_not_ready", "cuda_error_system_driver_mismatch", "failed to initialize nvml", "device is lost", "device lost", "cannot measure: ", "cuda driver version is insufficient", "nccl warn",
 		"unable to determine the device handle", "driver on your system is too old", "nccl error in:", "ncclsystemerror", "ncclunhandledcudaerror",
 	}},
 	{verdict.ClassInfra, "a port is taken", []string{
-		"address already in use", "eaddrinuse", "its port was taken by another program",
+		"address already in use", "eaddrinuse", "its port was taken by another program", "couldn't bind", "bindexception",
+		"only one usage of each socket address",
 	}},
 	{verdict.ClassInfra, "the disk", []string{
-		"no space left on device", "read-only file system", "input/output error", "stale file handle", "stale nfs file handle", "disk quota exceeded",
+		"no space left on device", "read-only file system", "input/output error", "stale file handle", "database or disk is full", "enospc", "erofs", "stale nfs file handle", "disk quota exceeded",
 	}},
 	{verdict.ClassInfra, "the network", []string{
-		"no such host", "temporary failure in name resolution", "tls handshake timeout", "network is unreachable", "no route to host", "proxyconnect tcp",
-		"server misbehaving", "x509: certificate has expired", "could not resolve host", "failed to resolve '", "httpsconnectionpool(host=",
+		"no such host", "temporary failure in name resolution", "temporary failure resolving", "tls handshake timeout", "network is unreachable", "no route to host", "proxyconnect tcp",
+		"server misbehaving", "could not resolve host", "unable to resolve host", "failed to resolve '", "httpsconnectionpool(host=",
+		"name or service not known", "no address associated with hostname", "getaddrinfo", "unknownhostexception", "unresolvedaddress",
+	}},
+	{verdict.ClassInfra, "a certificate", []string{
+		"certificate has expired", "certificate verify failed", "certificate problem", "certificate is not yet valid", "x509: ",
+		"self-signed certificate", "self signed certificate", "unable to get local issuer certificate", "unable to verify the first certificate",
+		"certificate signed by unknown authority", "certificate verification failed", "pkix path building failed",
 	}},
 	{verdict.ClassInfra, "a service elsewhere", []string{
 		"429 too many requests", "toomanyrequests", "502 bad gateway", "504 gateway", "503 service unavailable: https://", "proxy.golang.org", "sum.golang.org",
-		"huggingface.co", "registry.ollama.ai", "docker.io", "ghcr.io", "cannot connect to the docker daemon", "pull access denied", "error pulling image",
+		"huggingface.co", "registry.ollama.ai", "docker.io", "ghcr.io", "cannot connect to the docker daemon", "cannot connect to podman", "unable to connect to podman", "pull access denied", "error pulling image",
 		"imagepullbackoff", "the runner has received a shutdown signal", "node is not ready", "slurmstepd: error",
 	}},
 	{verdict.ClassTimeout, "a time limit inside of the server", []string{
 		"timed out waiting for", "collective operation timeout", "timeouterror: ",
 	}},
-	{verdict.ClassEngine, "the engine ended or refused to start", []string{
-		"engine: dead", "engine: injected fault", "encountered an issue. see stack trace", "has unexpectedly stopped",
-		"runner process has terminated", "enginecore failed to start", "engine core initialization failed", "error loading model", "failed to load model",
-		"unable to load model", "server exited", "exited before it was ready", "process exited", "child exited", "connection reset by peer", "unexpected eof",
-		"broken pipe", `": eof`, "engine is dead", "died before it", "exited with code", "500 internal server error", "failed to decode", "exit status 1: ",
-		"was killed by", "connect: connection refused", "hit its limit of",
-	}},
-	{verdict.ClassTimeout, "a time limit", []string{
-		"context deadline exceeded", "deadline exceeded", "timed out", "i/o timeout", "timeout after", "timeout exceeded", "condition never satisfied",
-		"has not returned", "did not return", "not ready after", "did not become ready", "client.timeout", "still running after",
-	}},
 }
+
+// engineRule says that the engine itself failed; it holds for comparisons too.
+var engineRule = rule{verdict.ClassEngine, "the engine ended or refused to start", []string{
+	"engine: dead", "engine: injected fault", "encountered an issue. see stack trace", "has unexpectedly stopped",
+	"runner process has terminated", "enginecore failed to start", "engine core initialization failed", "error loading model", "failed to load model",
+	"unable to load model", "server exited", "exited before it was ready", "process exited", "child exited", "connection reset by peer", "unexpected eof",
+	"broken pipe", `": eof`, "engine is dead", "died before it", "exited with code", "500 internal server error", "failed to decode", "exit status 1: ",
+	"was killed by", "connect: connection refused", "hit its limit of",
+}}
+
+// lateRule is for what took too long, when nothing says why.
+var lateRule = rule{verdict.ClassTimeout, "a time limit", []string{
+	"context deadline exceeded", "timeouterror", "timeoutexpired", "timeoutexception", "etimedout", "aborted due to timeout", "timeout hit",
+	"timeout reached", "exit status 124", "gateway timeout", "deadline exceeded", "timed out", "i/o timeout", "timeout after", "timeout exceeded", "condition never satisfied",
+	"has not returned", "did not return", "not ready after", "did not become ready", "client.timeout", "still running after",
+}}
 
 // skipRules find the class of a skip: only a lack of capacity has one.
 var skipRules = []rule{
