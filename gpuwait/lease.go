@@ -137,8 +137,8 @@ func (o *options) acquireDevices(ctx context.Context, n int) (*Lease, error) {
 	}
 	defer closeSource()
 	if n > len(candidates) {
-		return nil, fmt.Errorf("gpuwait: %w: %d devices wanted, %d there: %s", ErrNoDevice, n, len(candidates),
-			uuids(candidates))
+		return nil, verdict.With(verdict.ClassCapacity, fmt.Errorf("gpuwait: %w: %d devices wanted, %d there: %s",
+			ErrNoDevice, n, len(candidates), uuids(candidates)))
 	}
 	dir, err := leaseFolder(o.leaseDir, true)
 	if err != nil {
