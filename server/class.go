@@ -30,20 +30,22 @@ func (e *NotReadyError) Class() verdict.Class {
 	return verdict.ClassTimeout
 }
 
-// Class returns that the server failed for its own errors, that it was full, or that the request
-// was wrong.
+// Class returns that the server failed for its own errors, that it was full, that the request took
+// too long, or that it was wrong.
 func (e *APIError) Class() verdict.Class {
 	switch {
 	case e.Status == http.StatusTooManyRequests, e.Status == http.StatusServiceUnavailable:
 		return verdict.ClassCapacity
+	case e.Status == http.StatusGatewayTimeout, e.Status == http.StatusRequestTimeout:
+		return verdict.ClassTimeout
 	case e.Status >= http.StatusInternalServerError:
 		return verdict.ClassEngine
 	}
 	return verdict.ClassTest
 }
 
-// Verdicts returns one verdict per failed step: what is left is a leak, and an end that was not
-// clean is the engine's.
+// Verdicts returns one verdict per failed step: what is left is a leak, a server that had to be
+// killed did not end in its time, and an end that was not clean is the engine's.
 func (e *StopError) Verdicts() (list []verdict.Verdict) {
 	for _, s := range e.Report.Steps {
 		if s.Err == nil {
@@ -54,7 +56,10 @@ func (e *StopError) Verdicts() (list []verdict.Verdict) {
 			continue
 		}
 		class := verdict.ClassLeak
-		if s.Name == stepExit || s.Name == stepSignal || s.Name == stepRequests || s.Name == stepLog {
+		switch s.Name {
+		case stepSignal: // it had to be killed
+			class = verdict.ClassTimeout
+		case stepExit, stepRequests, stepLog:
 			class = verdict.ClassEngine
 		}
 		text, _, _ := strings.Cut(s.Err.Error(), "\n")
