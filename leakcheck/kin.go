@@ -85,8 +85,13 @@ func (k *kin) left(s *Scope) (out []goroutine) {
 	if !k.opened || runtime.NumGoroutine() > most {
 		return nil
 	}
+	single := !k.shared && !s.met.Load()
+	if !single && len(k.mine) == 0 { // then attribute has no evidence
+		k.first = map[int64]bool{}
+		return nil
+	}
 	now := takeCensus()
-	alone := now.alone(now.self) && !k.shared && !s.met.Load()
+	alone := single && now.alone(now.self)
 	why := map[int64]string{}
 	for id, b := range now.born {
 		if !b.test && !now.ancestor(id) && (k.first == nil || k.first[id]) {
@@ -142,8 +147,11 @@ func (k *kin) attribute(id int64, now census, alone bool) string {
 func (k *kin) judgeable(s *Scope) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if !k.opened || k.shared || s.met.Load() {
+		return false
+	}
 	now := takeCensus()
-	return k.opened && !k.shared && !s.met.Load() && now.alone(now.self)
+	return now.alone(now.self)
 }
 
 // new reports whether a goroutine came after the scope was opened, and not when the test was
