@@ -17,12 +17,12 @@ var (
 	messageLine = regexp.MustCompile(`^(\s*)([\w.@/+-]+\.go:\d+): ?(.*)$`)
 	comparing   = regexp.MustCompile(`(?i)\bwant(ed|s|Err)?\b|\bgot\b.*\b(have|instead)\b|\binstead of\b|\bexpected\b|` +
 		`\bshould (not )?(be|contain|have)\b|\b(does not|doesn't) (contain|match)|\bnot equal\b|\blacks\b|\bsucceeded\b|` +
-		`\bto (equal|contain|match)\b|\bdiffers? from\b|^\s*[-+]{3} \S|^@@ |mismatch \(-want \+got\)|\bno error\b|` +
+		`\bto (equal|contain|match)\b|\w\)? != \S|^assertion failed: |\bdiffers? from\b|^\s*[-+]{3} \S|^@@ |^[-+]\s\s*\S.*[,"]$|mismatch \(-want \+got\)|\bno error\b|` +
 		`\bwithin\b.*\bof\b|\b(below|above|exceeds|more than|less than) the\b|^assert\b|AssertionError\b.*\b(==|!=|in|is)\b`)
 	// unexpected are messages that name an error by what was expected in its place, and those of
 	// this module, which say what is wanted.
 	unexpected = regexp.MustCompile(`(?im)^\s*(gpuwait|leakcheck|forkproc|server|harness|runner): |unexpected error|expected nil, but got: &?[\w.*]*(err|errno)|not to have occurred|` +
-		`to succeed|\bdid not start: |wantErr (false|nil)|expected no error|error is not nil|non-nil error|expected success`)
+		`to succeed|\bdid not start: |wantErr (false|nil)|expected no error|error is not nil|wrong type of error|non-nil error|expected success`)
 	// back is a message that points to what the test has logged before.
 	back   = regexp.MustCompile(`(?i)\b(see|as) (the )?(\w+ )?(above|before)\b|\babove\b`)
 	colors = regexp.MustCompile("\x1b\\[[0-9;]*m")
@@ -177,18 +177,24 @@ func testify(output string) (cause, bool) {
 	return c, true
 }
 
+var specFailure = regexp.MustCompile(`\n  \[(FAILED|TIMEDOUT)\] `)
+
 // specs finds the first failure of a Ginkgo suite.
 func specs(output string) (cause, bool) {
-	i := strings.Index(output, "\n  [FAILED] ")
-	if i < 0 || !strings.Contains(output, "Running Suite: ") {
+	at := specFailure.FindStringIndex(output)
+	if at == nil || !strings.Contains(output, "Running Suite: ") {
 		return cause{}, false
 	}
-	block := output[i+len("\n  [FAILED] "):]
+	block := output[at[1]:]
 	if j := strings.Index(block, "\n  In ["); j >= 0 {
 		block = block[:j]
 	}
 	c := told(strings.Split(block, "\n"))
-	c.comparison = !unexpected.MatchString(block)
+	timedOut := strings.HasSuffix(output[at[0]:at[1]], "[TIMEDOUT] ")
+	if timedOut {
+		c.text = "timed out: " + c.text
+	}
+	c.comparison = !timedOut && !unexpected.MatchString(block)
 	c.message = abbreviate(strings.Join(strings.Fields(block), " "), 300)
 	return c, true
 }

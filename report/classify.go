@@ -30,11 +30,7 @@ func classify(output string, recorded []verdict.Verdict) finding {
 	}
 	if f, ok := crash(output); ok {
 		if f.class == verdict.ClassTest && f.raised != "" {
-			raised := told(strings.Split(f.raised, "\n"))
-			if g, ok := machine(raised.errors(), raised.text); ok {
-				return finding{g.class, g.evidence, f.message}
-			}
-			if g, ok := program(raised); ok {
+			if g, ok := judge(told(strings.Split(f.raised, "\n")), f.raised); ok {
 				return finding{g.class, g.evidence, f.message}
 			}
 		}
@@ -55,45 +51,51 @@ func classify(output string, recorded []verdict.Verdict) finding {
 	if shutdownOnly.MatchString(output) {
 		return finding{verdict.ClassEngine, "a fixture's shutdown failed and left nothing", cause.message}
 	}
-	if !cause.comparison && exhausted.MatchString(cause.text) {
-		return finding{verdict.ClassCapacity, "a program ran out of memory", cause.message}
-	}
-	for _, r := range anywhere {
-		if line, ok := r.match(output, lower); ok {
-			return finding{r.class, r.name, orElse(cause.message, line)}
-		}
-	}
-	if !cause.comparison {
-		if f, ok := machine(cause.errors(), cause.text); ok {
-			return finding{f.class, f.evidence, cause.message}
-		}
-	}
-	if f, ok := program(cause); ok {
+	if f, ok := judge(cause, output); ok {
 		return f
+	}
+	if cleanup.MatchString(output) && len(messages(output)) < 2 {
+		return finding{verdict.ClassLeak, "something still writes to the test's folder", cause.message}
 	}
 	return finding{verdict.ClassTest, "no evidence for another class", cause.message}
 }
 
+// cleanup is how the testing package says that a folder got new files while it was removed.
+var cleanup = regexp.MustCompile(`TempDir RemoveAll cleanup: .*directory not empty`)
+
+// judge finds the class of a failure by its cause, and by what is decisive anywhere in the output.
+func judge(c cause, output string) (finding, bool) {
+	if !c.comparison && exhausted.MatchString(c.text) {
+		return finding{verdict.ClassCapacity, "a program ran out of memory", c.message}, true
+	}
+	lower := strings.ToLower(output)
+	for _, r := range anywhere {
+		if line, ok := r.match(output, lower); ok {
+			return finding{r.class, r.name, orElse(c.message, line)}, true
+		}
+	}
+	if c.comparison {
+		return finding{}, false
+	}
+	if f, ok := machine(c.errors(), c.text); ok {
+		return finding{f.class, f.evidence, c.message}, true
+	}
+	return program(c)
+}
+
 // program finds what the engine, or another program that the test runs, failed with.
 func program(c cause) (finding, bool) {
-	text := c.text
-	if c.comparison {
-		text = c.errors()
-	}
-	lower := strings.ToLower(text)
+	lower := strings.ToLower(c.text)
 	if wronglyAsked.MatchString(lower) {
 		return finding{}, false
 	}
-	if _, ok := engineRule.match(text, lower); ok {
+	if _, ok := engineRule.match(c.text, lower); ok {
 		return finding{engineRule.class, engineRule.name, c.message}, true
 	}
-	if c.comparison {
-		return finding{}, false
-	}
-	if _, ok := lateRule.match(text, lower); ok {
+	if _, ok := lateRule.match(c.text, lower); ok {
 		return finding{lateRule.class, lateRule.name, c.message}, true
 	}
-	if foreign.MatchString(text) {
+	if foreign.MatchString(c.text) {
 		return finding{verdict.ClassEngine, "a program ended with an error of its own", c.message}, true
 	}
 	return finding{}, false

@@ -14,7 +14,7 @@ var (
 	// exhausted is how runtimes say that memory is spent.
 	exhausted = regexp.MustCompile(`std::bad_alloc|\bMemoryError\b|OutOfMemoryError|heap out of memory|out of memory allocating|` +
 		`\bbad allocation\b|Could not reserve enough space|unable to create (new )?native thread|can't start new thread|` +
-		`failed to create new OS thread|[Cc]annot fork\b|pthread_create failed|Unable to allocate .* (for an array|bytes)`)
+		`failed to create new OS thread|\b(failed|unable) to (allocate|reserve)\b|could not allocate|\bexit(ed with)? (status|code) 137\b|[Cc]annot fork\b|pthread_create failed|Unable to allocate .* (for an array|bytes)`)
 
 	// foreign is how a program ends whose error is its own: it exits, dies, or reports an exception.
 	foreign = regexp.MustCompile(`Traceback \(most recent call last\)|\bexit(ed with)? (status|code) \d+|signal: \w+|` +

@@ -230,7 +230,12 @@ func (c *Collector) fail(t *testRun, output string, build bool) {
 // classifyPackage is classify for what failed outside of any test.
 func classifyPackage(output string, build bool) finding {
 	if build {
-		f := classify(diagnostic.ReplaceAllString(output, ""), nil)
+		f := classify(diagnostic.ReplaceAllStringFunc(output, func(line string) string {
+			if fetching.MatchString(line) {
+				return line
+			}
+			return ""
+		}), nil)
 		if !f.class.Retryable() {
 			f = finding{verdict.ClassTest, "it does not build", firstError(output)}
 		}
@@ -241,6 +246,9 @@ func classifyPackage(output string, build bool) finding {
 
 // diagnostic is what a compiler says of the code; the rest is what became of the compiler.
 var diagnostic = regexp.MustCompile(`(?m)^\S+\.(go|c|cc|cpp|cu|h|s):\d+(:\d+)?: .*(\n\t.*)*$`)
+
+// fetching is how the go command says that it cannot get a module.
+var fetching = regexp.MustCompile(`: (Get|reading) "?https?://|dial tcp`)
 
 // exited is how the go command says that a test binary ended by itself.
 var exited = regexp.MustCompile(`(?m)^exit status (\d+)$`)

@@ -84,11 +84,11 @@ var decisive = []rule{
 		"imagepullbackoff", "the runner has received a shutdown signal", "node is not ready", "slurmstepd: error",
 	}},
 	{verdict.ClassTimeout, "a time limit inside of the server", []string{
-		"timed out waiting for", "collective operation timeout", "timeouterror: ",
+		"timed out waiting for", "start timeout of ", " was not ready after ", "collective operation timeout", "timeouterror: ",
 	}},
 }
 
-// engineRule says that the engine itself failed; it holds for comparisons too.
+// engineRule says that the engine itself failed.
 var engineRule = rule{verdict.ClassEngine, "the engine ended or refused to start", []string{
 	"engine: dead", "engine: injected fault", "encountered an issue. see stack trace", "has unexpectedly stopped",
 	"runner process has terminated", "enginecore failed to start", "engine core initialization failed", "error loading model", "failed to load model",

@@ -38,6 +38,8 @@ func (e *APIError) Class() verdict.Class {
 		return verdict.ClassCapacity
 	case e.Status == http.StatusGatewayTimeout, e.Status == http.StatusRequestTimeout:
 		return verdict.ClassTimeout
+	case e.Status >= http.StatusInternalServerError && strings.Contains(strings.ToLower(e.Message), "out of memory"):
+		return verdict.ClassCapacity
 	case e.Status >= http.StatusInternalServerError:
 		return verdict.ClassEngine
 	}
