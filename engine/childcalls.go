@@ -16,6 +16,9 @@ import (
 func (c *child) start(ctx context.Context, reqs []Request, stream bool) ([]*request, error) {
 	rs := make([]*request, len(reqs))
 	for i, q := range reqs {
+		if err := crosses(&q); err != nil {
+			return nil, ofRequest(err, q.ID, i, len(reqs))
+		}
 		n := 1
 		if q.Sampling.Check() == nil { // otherwise the core refuses it
 			n = max(q.Sampling.N, 1)
@@ -24,6 +27,17 @@ func (c *child) start(ctx context.Context, reqs []Request, stream bool) ([]*requ
 		rs[i].out = Output{Prompt: q.Prompt, PromptTokenIDs: slices.Clone(q.PromptTokenIDs)}
 	}
 	return c.begin(ctx, rs, startCommand{Stream: stream, Requests: reqs})
+}
+
+// crosses refuses what cannot be sent to another process.
+func crosses(q *Request) error {
+	if len(q.Sampling.LogitsProcessors) == 0 {
+		return nil
+	}
+	return &llm.UnsupportedError{
+		Field: "LogitsProcessors", Why: "a function cannot be sent to a core in a child process",
+		Advice: "use Config.Core InProcess, or LogitBias, AllowedTokenIDs and the other parameters, which cross",
+	}
 }
 
 func (c *child) startPooling(ctx context.Context, reqs []llm.PoolingRequest) ([]*request, error) {

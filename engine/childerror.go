@@ -30,6 +30,7 @@ type wireError struct {
 	Limit      *llm.LimitError
 	Task       *llm.TaskError
 	Grammar    *llm.GrammarError
+	Field      *llm.UnsupportedError
 	Checkpoint *wireCheckpoint
 	Panic      *wirePanic
 	Leak       *LeakError
@@ -95,6 +96,7 @@ func pack(err error) *wireError {
 	errors.As(err, &w.Limit)
 	errors.As(err, &w.Task)
 	errors.As(err, &w.Grammar)
+	errors.As(err, &w.Field)
 	if errors.As(err, &late) {
 		w.Late = &wireLate{late.Phase, late.Running, pack(late.Cause)}
 	}
@@ -137,6 +139,9 @@ func (w *wireError) unpack() error {
 	}
 	if w.Grammar != nil {
 		e.in = append(e.in, w.Grammar)
+	}
+	if w.Field != nil {
+		e.in = append(e.in, w.Field)
 	}
 	if c := w.Checkpoint; c != nil {
 		e.in = append(e.in, &CheckpointError{

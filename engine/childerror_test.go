@@ -54,6 +54,7 @@ func TestErrorsCross(t *testing.T) {
 		}}},
 		&ShutdownTimeoutError{Phase: "a step", Running: time.Second},
 		&llm.GrammarError{Kind: "choice", Where: "/0", What: "w"},
+		&llm.UnsupportedError{Field: "f", Why: "w", Advice: "a"},
 		&llm.TaskError{Verb: "embed", Task: llm.TaskGenerate, Model: "m", Advice: "a"},
 		startTimeoutError{time.Minute},
 	} {

@@ -62,7 +62,8 @@ func resolveParams(ctx context.Context, p SamplingParams, l limits) (sample.Para
 		RepetitionPenalty: or(p.RepetitionPenalty, 1), PresencePenalty: p.PresencePenalty,
 		FrequencyPenalty: p.FrequencyPenalty,
 		NoRepeatNGram:    p.NoRepeatNGramSize, Allowed: append([]int32(nil), p.AllowedTokenIDs...),
-		MinTokens: r.minTokens, Logprobs: r.logprobs, LogprobsMode: sample.Mode{
+		Processors: slices.Clone(p.LogitsProcessors),
+		MinTokens:  r.minTokens, Logprobs: r.logprobs, LogprobsMode: sample.Mode{
 			Processed: p.LogprobsMode == llm.ProcessedLogprobs || p.LogprobsMode == llm.ProcessedLogits,
 			Logits:    p.LogprobsMode.Logits(),
 		},

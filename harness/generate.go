@@ -1,9 +1,9 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/enginetest/enginetest/llm"
@@ -61,6 +61,35 @@ func (r *Runner) GenerateGreedyLogprobs(prompt string, maxTokens, k int) llm.Com
 	return out.Completions[0]
 }
 
+// GenerateGreedyLogprobsLimit continues each prompt with the likeliest tokens, all in one batch, and
+// returns for each token the k likeliest, best first and no more than these: what two engines can
+// be compared by, whatever else each of them returns.
+func (r *Runner) GenerateGreedyLogprobsLimit(prompts []string, maxTokens, k int) []llm.Completion {
+	r.t.Helper()
+	if k < 1 {
+		r.t.Fatalf("%s: generate: a limit of %d log-probabilities per token, must be at least 1", r.pkg, k)
+	}
+	reqs := make([]llm.Request, len(prompts))
+	for i, p := range prompts {
+		reqs[i] = llm.Request{Prompt: p, Sampling: llm.SamplingParams{MaxTokens: maxTokens, Logprobs: &k}}
+	}
+	done := make([]llm.Completion, len(prompts))
+	for i, out := range r.Generate(reqs...) {
+		r.needLogprobs(out, k, false)
+		done[i] = out.Completions[0]
+		for at, lps := range done[i].Logprobs {
+			lps = slices.Clone(lps)
+			slices.SortStableFunc(lps, func(a, b llm.Logprob) int { return cmp.Compare(b.Logprob, a.Logprob) })
+			if len(lps) < k {
+				r.t.Fatalf("%s: generate: %T.Generate returned %d log-probabilities for token %d of prompt %d, want the %d likeliest",
+					r.pkg, r.fixture.Engine(), len(lps), at, i, k)
+			}
+			done[i].Logprobs[at] = lps[:k]
+		}
+	}
+	return done
+}
+
 // GenerateWithLogprobs is GenerateWith, with the k likeliest tokens' log-probabilities for the
 // prompt and for the output.
 func (r *Runner) GenerateWithLogprobs(prompt string, params llm.SamplingParams, k int) llm.Output {
@@ -86,36 +115,6 @@ func (r *Runner) needLogprobs(out llm.Output, k int, prompt bool) {
 		r.t.Fatalf("%s: generate: %T.Generate returned log-probabilities for %d of %d token(s) of the prompt (asked for the %d likeliest of each)",
 			r.pkg, r.fixture.Engine(), len(out.PromptLogprobs), n, k)
 	}
-}
-
-// PromptPerplexity is exp(−mean log-probability) of the prompt's tokens after the first, which has
-// nothing before it.
-func (r *Runner) PromptPerplexity(prompt string) float64 {
-	r.t.Helper()
-	zero := 0
-	out := r.GenerateWith(prompt, llm.SamplingParams{MaxTokens: 1, PromptLogprobs: &zero})
-	if n := len(out.PromptTokenIDs); n < 2 || len(out.PromptLogprobs) != n {
-		r.t.Fatalf("%s: perplexity of %q: %d prompt tokens (want at least 2) with %d log-probabilities (want one a token)", r.pkg, prompt, n, len(out.PromptLogprobs))
-	}
-	sum := 0.0
-	for i, id := range out.PromptTokenIDs[1:] {
-		lp, ok := find(out.PromptLogprobs[i+1], id)
-		if !ok {
-			r.t.Fatalf("%s: perplexity of %q: position %d has no log-probability of its own token %d", r.pkg, prompt,
-				i+1, id)
-		}
-		sum += float64(lp)
-	}
-	return math.Exp(-sum / float64(len(out.PromptTokenIDs)-1))
-}
-
-func find(lps []llm.Logprob, id int32) (float32, bool) {
-	for _, lp := range lps {
-		if lp.TokenID == id {
-			return lp.Logprob, true
-		}
-	}
-	return 0, false
 }
 
 // Embed returns one vector a text. The engine must be an [Embedder].

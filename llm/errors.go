@@ -54,3 +54,18 @@ type ParamError struct {
 func (e *ParamError) Error() string {
 	return fmt.Sprintf("engine: %s is %v, must be %s", e.Field, e.Value, e.Bound)
 }
+
+// UnsupportedError reports a field of a request that an engine cannot follow. It is an
+// [ErrUnsupported].
+type UnsupportedError struct {
+	Field  string
+	Why    string
+	Advice string // what would allow it
+}
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("engine: %s is not supported: %s; %s", e.Field, e.Why, e.Advice)
+}
+
+// Unwrap returns [ErrUnsupported].
+func (e *UnsupportedError) Unwrap() error { return ErrUnsupported }

@@ -26,13 +26,17 @@ type Param struct {
 	note    string
 }
 
-// Params lists every sampling parameter in the order of the fields.
+// Params lists every sampling parameter that can be written down, in the order of the fields:
+// LogitsProcessors cannot.
 func Params() []Param { return params() }
 
 var params = sync.OnceValue(func() (list []Param) {
 	t := reflect.TypeFor[SamplingParams]()
 	for i := range t.NumField() {
 		f := t.Field(i)
+		if f.Tag.Get("json") == "-" {
+			continue
+		}
 		p := Param{
 			Field: f.Name, Name: f.Tag.Get("json"), Usage: f.Tag.Get("usage"), Unset: f.Tag.Get("unset"),
 			index: i, whole: f.Type.Kind() == reflect.Int,
@@ -121,6 +125,11 @@ func (s *SamplingParams) Check() error {
 	for _, p := range Params() {
 		if err := p.Check(s); err != nil {
 			return err
+		}
+	}
+	for i, p := range s.LogitsProcessors {
+		if p == nil {
+			return &ParamError{Field: fmt.Sprintf("LogitsProcessors[%d]", i), Value: nil, Bound: "a function"}
 		}
 	}
 	for id, b := range s.LogitBias {

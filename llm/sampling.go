@@ -28,6 +28,8 @@ type SamplingParams struct {
 	AllowedTokenIDs   []int32           `json:"allowed_token_ids" usage:"no other token comes out (default: every token)"`
 	BadWords          []string          `json:"bad_words" usage:"a text that the output may not contain"`
 
+	LogitsProcessors []LogitsProcessor `json:"-"` // functions: they stay in the process that made them
+
 	StructuredOutputs *StructuredOutputs `json:"structured_outputs" usage:"a language that the output must be in, as JSON: one of json, regex, choice, grammar and json_object; needs a tokenizer"`
 
 	Stop                []string `json:"stop" usage:"a text that ends the output; needs a tokenizer"`

@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -51,6 +52,47 @@ func TestReferences(t *testing.T) {
 				sum += *lp
 			}
 			assert.InEpsilon(t, math.Exp(-sum/float64(n-1)), r.PromptPerplexity(ref.Prompt), 1e-3, ref.Prompt)
+		}
+	}
+}
+
+// TestReferencesOfLogprobs compares the likeliest tokens, and the perplexity of a prompt's end, with
+// Hugging Face's.
+func TestReferencesOfLogprobs(t *testing.T) {
+	const k = 5
+	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu"})
+	e := r.Engine().(*engine.Engine)
+	var refs []fixtures.Reference
+	var prompts []string
+	masked := 0
+	for _, ref := range fixtures.BundledReference() {
+		if ref.MinMargin() < 0.05 || len(ref.PromptTokenIDs) > 100 {
+			continue
+		}
+		refs, prompts = append(refs, ref), append(prompts, ref.Prompt)
+		n := len(ref.PromptTokenIDs) / 2
+		mask, err := e.Decode(ref.PromptTokenIDs[:n])
+		require.NoError(t, err)
+		if ids, err := e.Encode(mask); err != nil || n == 0 || !slices.Equal(ids, ref.PromptTokenIDs[:n]) {
+			continue // it is not cut where a token ends
+		}
+		sum := 0.0
+		for _, lp := range ref.PromptLogprobs[n:] {
+			sum += *lp
+		}
+		want := math.Exp(-sum / float64(len(ref.PromptLogprobs)-n))
+		assert.InEpsilon(t, want, r.PromptPerplexityMasked(ref.Prompt, mask), 1e-3, ref.Prompt)
+		masked++
+	}
+	assert.Greater(t, masked, 3)
+	for i, c := range r.GenerateGreedyLogprobsLimit(prompts, 8, k) {
+		want := refs[i].TopLogprobs[:len(c.Logprobs)]
+		assert.Equal(t, refs[i].TokenIDs[:len(c.TokenIDs)], c.TokenIDs, prompts[i])
+		for at, lps := range c.Logprobs {
+			require.Len(t, lps, k)
+			for j, lp := range lps {
+				assert.InDelta(t, want[at][j].Logprob, lp.Logprob, 1e-3, "%q, token %d, the %d likeliest", prompts[i], at, j+1)
+			}
 		}
 	}
 }

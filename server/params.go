@@ -39,6 +39,9 @@ func (n names) body(protocol Protocol, sp llm.SamplingParams) (map[string]any, e
 	if err := sp.Check(); err != nil {
 		return nil, err
 	}
+	if sp.LogitsProcessors != nil { // functions, which no protocol has
+		return nil, &UnsupportedError{Protocol: protocol, Verb: "parameter LogitsProcessors"}
+	}
 	body := map[string]any{}
 	for _, p := range llm.Params() {
 		value, set := setting(p, &sp)

@@ -18,6 +18,8 @@ func (p *Params) HostOnly(vocab int) string {
 		return "logprobs"
 	case p.Logprobs >= 0 && p.LogprobsMode != Mode{}:
 		return "logprobs_mode"
+	case len(p.Processors) > 0:
+		return "logits_processors"
 	case p.Greedy():
 		return ""
 	case p.TypicalP > 0 && p.TypicalP < 1:

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/enginetest/enginetest/llm"
 )
 
 // applied makes edits in a device's order.
@@ -80,6 +82,7 @@ func TestHostOnly(t *testing.T) {
 		{Params{Temperature: 1, EpsilonCutoff: 0.1}, "epsilon_cutoff"},
 		{Params{TypicalP: 0.9, EpsilonCutoff: 0.1}, ""}, // greedy: they change nothing
 		{Params{Logprobs: MostLikely + 1}, "logprobs"},
+		{Params{Processors: make([]llm.LogitsProcessor, 1), Logprobs: -1}, "logits_processors"},
 		{Params{LogprobsMode: Mode{Logits: true}}, "logprobs_mode"},
 		{Params{LogprobsMode: Mode{Processed: true}, Logprobs: 3}, "logprobs_mode"},
 		{Params{LogprobsMode: Mode{Processed: true}, Logprobs: -1}, ""}, // none are asked for

@@ -3,7 +3,10 @@
 // on the batch.
 package sample
 
-import "github.com/enginetest/enginetest/engine/internal/grammar"
+import (
+	"github.com/enginetest/enginetest/engine/internal/grammar"
+	"github.com/enginetest/enginetest/llm"
+)
 
 // Params are a request's sampling parameters, resolved: validated, every default filled in, words
 // turned into token ids. TopP, TypicalP and RepetitionPenalty are off at 0 too, so that the zero
@@ -24,6 +27,7 @@ type Params struct {
 	BadWords          [][]int32 // no output may contain one of these sequences
 	MinTokens         int       // StopIDs are masked until this many tokens are out
 	StopIDs           []int32   // EOS and stop_token_ids
+	Processors        []llm.LogitsProcessor
 	Seed              uint64
 	Grammar           *grammar.Grammar // that the output must match; nil: none
 	LogprobsMode      Mode

@@ -33,7 +33,7 @@ type masked struct {
 // Draw picks the next token of a sequence from its row of logits, which it overwrites, and returns
 // the log-probabilities that the parameters ask for: over the whole vocabulary, and before any
 // parameter unless the mode is another. The order is vLLM's: log-probabilities, grammar, allowed ids, bad words, min tokens, logit
-// bias, penalties, n-grams; then greedy, or temperature, min-p, typical-p, epsilon, top-k, top-p
+// bias, the user's processors, penalties, n-grams; then greedy, or temperature, min-p, typical-p, epsilon, top-k, top-p
 // and the draw.
 //
 // NaN logits are never drawn. A row in which nothing is left gives an error that says what masked
@@ -68,7 +68,7 @@ func (s *Sampler) Draw(st *State, row []float32) (int32, []Logprob, error) {
 // Edits reports whether a processor changes the row.
 func (p *Params) Edits() bool {
 	return p.Restricts() || len(p.BadWords) > 0 || p.MinTokens > 0 || len(p.LogitBias) > 0 || p.penalizes() ||
-		p.NoRepeatNGram > 0
+		p.NoRepeatNGram > 0 || len(p.Processors) > 0
 }
 
 func (p *Params) penalizes() bool {
@@ -109,6 +109,13 @@ func (s *Sampler) edit(st *State, row []float32) error {
 		note("min_tokens", banIDs(row, p.StopIDs))
 	}
 	addBias(row, p.LogitBias)
+	if len(p.Processors) > 0 {
+		before := possible(row)
+		if err := st.process(row); err != nil {
+			return err
+		}
+		note("logits_processors", before-possible(row))
+	}
 	if p.penalizes() {
 		penalize(row, st.count(), p.repetition(), float32(p.FrequencyPenalty), float32(p.PresencePenalty))
 	}

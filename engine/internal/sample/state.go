@@ -16,6 +16,7 @@ type State struct {
 	tokens  []tokenCount    // the distinct tokens
 	ngrams  ngramIndex
 	matcher *grammar.Matcher // of Params.Grammar
+	view    view             // for Params.Processors
 }
 
 // tokenCount says how often a token came in the output; 0 is a token of the prompt only.
