@@ -90,7 +90,11 @@ func TestChildFaultsInShutdown(t *testing.T) {
 				Faults: []llm.Fault{{Point: llm.FaultShutdown, Action: action}},
 			})
 			require.NoError(t, err)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			limit := time.Minute
+			if action == llm.ActHang {
+				limit = time.Second
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			err = e.Shutdown(ctx)
 			assert.ErrorContains(t, err, want)
@@ -113,10 +117,10 @@ func TestChildThatHangsIsKilled(t *testing.T) {
 	e, err := Open(t.Context(), Config{Model: tinyLlama, Logger: quiet, Core: ChildProcess})
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(e.PIDs()[0], syscall.SIGSTOP))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
 	_, err = e.Generate(ctx50(t), Request{PromptTokenIDs: ids(3, 0)})
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
 	err = e.Shutdown(ctx)
 	assert.ErrorIs(t, err, llm.ErrKilled)
 	assert.ErrorContains(t, err, "SIGKILL ended it")
@@ -208,7 +212,12 @@ func TestChildDiesWithItsParent(t *testing.T) {
 		cfg := Config{Model: tinyLlama, Core: ChildProcess}
 		if os.Getenv("ENGINE_TEST_PARENT") == "loading" {
 			cfg.Faults = []llm.Fault{{Point: llm.FaultLoad, Action: llm.ActHang}}
-			time.AfterFunc(100*time.Millisecond, func() { fmt.Println("child", corePID()) })
+			go func() {
+				for corePID() == 0 {
+					time.Sleep(time.Millisecond)
+				}
+				fmt.Println("child", corePID())
+			}()
 		}
 		e, err := Open(t.Context(), cfg)
 		require.NoError(t, err)
@@ -224,13 +233,14 @@ func TestChildDiesWithItsParent(t *testing.T) {
 		var pid int
 		_, err = fmt.Fscanf(out, "child %d\n", &pid)
 		require.NoError(t, err)
+		require.Positive(t, pid)
 		require.NoError(t, syscall.Kill(pid, 0))
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait()
 		assert.Eventually(t, func() bool {
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 			return err != nil || strings.Contains(string(stat), ") Z ")
-		}, time.Second, time.Millisecond, when)
+		}, time.Minute, time.Millisecond, when)
 	}
 }
 

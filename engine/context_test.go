@@ -60,7 +60,8 @@ func TestTheCauseOfAContextsEndIsTold(t *testing.T) {
 		e, err := Open(t.Context(), Config{Model: fixtures.Bundled(), Core: core})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancelCause(t.Context())
-		time.AfterFunc(20*time.Millisecond, func() { cancel(errors.New("the lamp went out")) })
+		context.AfterFunc(endsWhen(t, func() bool { s := e.Stats(); return s.Running+s.Waiting == 4 }),
+			func() { cancel(errors.New("the lamp went out")) })
 		long := Request{Prompt: "The lighthouse", Sampling: SamplingParams{MaxTokens: 1000, IgnoreEOS: true}}
 		_, err = e.Generate(ctx, long, long, long, long)
 		assert.ErrorIs(t, err, context.Canceled)

@@ -68,12 +68,25 @@ func fakeLoader(r *fakerunner.Runner, text bool) loader {
 
 func shutdownAfter(t *testing.T, e *Engine) {
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		assert.NoError(t, e.Shutdown(ctx))
 		assert.Empty(t, e.Holdings())
 		assert.Equal(t, Stopped, e.State())
 	})
+}
+
+// endsWhen returns a context that is canceled as soon as cond holds.
+func endsWhen(t *testing.T, cond func() bool) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		for !cond() && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	return ctx
 }
 
 func ids(n, first int) []int32 {

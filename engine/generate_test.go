@@ -33,24 +33,26 @@ func TestCancelFreesBlocks(t *testing.T) {
 		"while it waits for another": {Model: "fake", MaxNumSeqs: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := openFake(t, cfg, slowRunner(500*time.Microsecond), false)
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-			defer cancel()
+			e := openFake(t, cfg, slowRunner(5*time.Millisecond), false)
+			ctx := endsWhen(t, func() bool {
+				s := e.Stats()
+				return s.Running+s.Waiting == 2 && s.Steps > 3
+			})
 			reqs := []Request{
 				{PromptTokenIDs: ids(200, 0), Sampling: long},
 				{PromptTokenIDs: ids(200, 7), Sampling: long},
 			}
 			outs, err := e.Generate(ctx, reqs...)
 			assert.Nil(t, outs)
-			assert.ErrorIs(t, err, context.DeadlineExceeded)
-			assert.Regexp(t, `^engine: 2 of 2 requests aborted after [\d.]+m?s, the first of them [\w-]+: context deadline exceeded$`, err.Error())
+			assert.ErrorIs(t, err, context.Canceled)
+			assert.Regexp(t, `^engine: 2 of 2 requests aborted after [\d.]+m?s, the first of them [\w-]+: context canceled$`, err.Error())
 			assert.Equal(t, 2, idle(t, e).Aborted)
 		})
 	}
 }
 
 func TestStreamThatIsLeft(t *testing.T) {
-	e := openFake(t, Config{Model: "fake"}, slowRunner(100*time.Microsecond), false)
+	e := openFake(t, Config{Model: "fake"}, slowRunner(5*time.Millisecond), false)
 	n := 0
 	for d, err := range e.Stream(t.Context(), Request{PromptTokenIDs: ids(20, 0), Sampling: long}) {
 		require.NoError(t, err)
@@ -74,7 +76,7 @@ func TestStreamThatIsLeft(t *testing.T) {
 
 // A stream's loop body that panics aborts the request too.
 func TestStreamBodyThatPanics(t *testing.T) {
-	e := openFake(t, Config{Model: "fake"}, slowRunner(100*time.Microsecond), false)
+	e := openFake(t, Config{Model: "fake"}, slowRunner(5*time.Millisecond), false)
 	assert.Panics(t, func() {
 		for range e.Stream(t.Context(), Request{PromptTokenIDs: ids(20, 0), Sampling: long}) {
 			panic("in the loop body")
@@ -84,7 +86,7 @@ func TestStreamBodyThatPanics(t *testing.T) {
 }
 
 func TestAbort(t *testing.T) {
-	e := openFake(t, Config{Model: "fake"}, slowRunner(100*time.Microsecond), false)
+	e := openFake(t, Config{Model: "fake"}, slowRunner(5*time.Millisecond), false)
 	go func() {
 		for e.Stats().OutputTokens < 5 {
 			time.Sleep(100 * time.Microsecond)
@@ -185,11 +187,12 @@ func TestEOS(t *testing.T) {
 }
 
 func TestResetPrefixCache(t *testing.T) {
-	e := openFake(t, Config{Model: "fake"}, slowRunner(100*time.Microsecond), false)
+	e := openFake(t, Config{Model: "fake"}, slowRunner(5*time.Millisecond), false)
 	for range e.Stream(t.Context(), Request{PromptTokenIDs: ids(40, 0), Sampling: long}) {
 		err := e.ResetPrefixCache(t.Context())
 		assert.ErrorIs(t, err, llm.ErrBlocksInUse)
-		assert.ErrorContains(t, err, "engine: prefix cache not reset: kvcache: 3 of 512 blocks are in use")
+		assert.ErrorContains(t, err, "engine: prefix cache not reset: kvcache: ")
+		assert.ErrorContains(t, err, " of 512 blocks are in use")
 		break
 	}
 	require.NoError(t, e.ResetPrefixCache(t.Context()), "leaving the stream has aborted the request first")

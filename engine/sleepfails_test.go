@@ -139,11 +139,9 @@ func testWakeHangs(t *testing.T, d testDevice) {
 		After: len(d.opens) + 1,
 	}}})
 	require.NoError(t, e.Sleep(t.Context(), 1))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	err := e.Wake(ctx)
-	assert.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.Regexp(t, `^engine: waking up not finished \(waking up, for [\d.]+m?s\): context deadline exceeded$`,
+	err := e.Wake(endsWhen(t, func() bool { return e.Faults()[0].Fired == 1 }))
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.Regexp(t, `^engine: waking up not finished \(waking up, for [\d.]+[mµ]?s\): context canceled$`,
 		err.Error())
 	require.NoError(t, e.Shutdown(t.Context()))
 }
@@ -168,7 +166,7 @@ func TestHangAfterShutdown(t *testing.T) {
 	select {
 	case err := <-over:
 		require.NoError(t, err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("it hangs")
 	}
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,11 +60,18 @@ func TestLoopIsOnTheRunnersThread(t *testing.T) {
 // A driver that hangs holds the thread that the loop is on: callers are told all the same, and
 // Shutdown says what it waits for.
 func TestDriverHangs(t *testing.T) {
+	for limit := 100 * time.Millisecond; !driverHangs(t, limit); limit *= 2 {
+		require.Less(t, limit, time.Minute, "no step was in time")
+	}
+}
+
+// driverHangs reports whether the step that hangs was the first to take longer than this.
+func driverHangs(t *testing.T, stepTimeout time.Duration) bool {
 	stub := cudatest.New(t, 1, 1<<30)
 	t.Setenv("ENGINETEST_LIBCUDA", stub.Path)
 	e, err := Open(t.Context(), Config{
 		Model: tinyLlama, Device: "cuda", Logger: quiet, KVCacheBytes: 64 << 20,
-		StepTimeout: 100 * time.Millisecond,
+		StepTimeout: stepTimeout,
 	})
 	require.NoError(t, err)
 	stub.Fail("cuStreamSynchronize", 3, cudatest.Hang)
@@ -72,15 +80,19 @@ func TestDriverHangs(t *testing.T) {
 		Sampling:       SamplingParams{MaxTokens: 10, IgnoreEOS: true},
 	})
 	assert.ErrorIs(t, err, llm.ErrEngineDead)
-	assert.ErrorContains(t, err, "step 3 hangs: a forward pass has been running for ")
+	assert.ErrorContains(t, err, " hangs: a forward pass has been running for ")
+	meant := strings.Contains(err.Error(), "step 3 hangs: ")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	var late *ShutdownTimeoutError
-	require.ErrorAs(t, e.Shutdown(ctx), &late)
-	assert.Equal(t, "a forward pass", late.Phase)
+	if err := e.Shutdown(ctx); meant {
+		require.ErrorAs(t, err, &late)
+		assert.Equal(t, "a forward pass", late.Phase)
+	}
 	stub.Resume()
 	require.NoError(t, e.Shutdown(t.Context()))
 	assert.Empty(t, e.Holdings())
 	assert.Zero(t, stub.Used(0))
 	assert.False(t, stub.Active(0))
+	return meant
 }

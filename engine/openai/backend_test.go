@@ -120,7 +120,10 @@ h_sum{a="b"} 9
 
 // A client that leaves is counted as an abort, and nothing stays active.
 func TestAbortIsCounted(t *testing.T) {
-	_, url := serveWith(t, engine.Config{}, Options{Name: "bundled", LoRA: []string{"adapter"}})
+	_, url := serveWith(t, engine.Config{}, Options{
+		Name: "bundled", LoRA: []string{"adapter"},
+		Latency: Latency{InterToken: time.Second}, // it is active when the metrics are read
+	})
 	const info = `vllm:lora_requests_info{max_lora="1",running_lora_adapters="%",waiting_lora_adapters=""}`
 	ctx, cancel := context.WithCancel(t.Context())
 	body := `{"model": "adapter", "prompt": "The lighthouse", "max_tokens": 1000, "ignore_eos": true, "stream": true}`
