@@ -62,13 +62,20 @@ func TestAVerbThatHangsEndsBeforeTheTest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for seconds")
 	}
-	s := newStuck()
-	failures := faketb.Run(func(ft *faketb.T) {
-		r := harness.Start(ending{ft, time.Now().Add(1500 * time.Millisecond)},
-			func(context.Context) (stuck, error) { return s, nil }, noGPU...)
-		r.GenerateGreedy("x", 1)
-	})
-	close(s.free)
+	var failures []string
+	for left := 1500 * time.Millisecond; left < time.Minute; left *= 2 { // a busy machine needs more to start
+		s, started := newStuck(), false
+		failures = faketb.Run(func(ft *faketb.T) {
+			r := harness.Start(ending{ft, time.Now().Add(left)},
+				func(context.Context) (stuck, error) { return s, nil }, noGPU...)
+			started = true
+			r.GenerateGreedy("x", 1)
+		})
+		close(s.free)
+		if started {
+			break
+		}
+	}
 	require.Len(t, failures, 2)
 	assert.Contains(t, failures[0], "generate: harness_test.stuck has not returned 1s after its context ended "+
 		"(the test's own deadline is near (go test -timeout)): it is in harness_test.stuck.Generate harness/hang_test.go:")

@@ -328,7 +328,7 @@ func TestDeviceMemory(t *testing.T) {
 	allVisible(t)
 	device := &gpu{used: 1 << 30}
 	opts := []harness.Option{harness.TeardownTimeout(2 * time.Second), harness.DeviceSource(device)}
-	assert.Empty(t, faketb.Run(func(ft *faketb.T) { harness.Start(ft, openToy, opts...) }), "held before, held after: not this engine's")
+	assert.Empty(t, faketb.Run(func(ft *faketb.T) { harness.Start(ft, openToy, opts[1:]...) }), "held before, held after: not this engine's")
 	failures := faketb.Run(func(ft *faketb.T) {
 		harness.Start(ft, openToy, opts...)
 		device.used = 9 << 30
@@ -339,7 +339,7 @@ func TestDeviceMemory(t *testing.T) {
 	}
 	device.used = 1 << 30
 	assert.Empty(t, faketb.Run(func(ft *faketb.T) {
-		harness.Start(ft, openToy, append(opts, harness.DeviceSlack(8<<30))...)
+		harness.Start(ft, openToy, append(opts[1:], harness.DeviceSlack(8<<30))...)
 		device.used = 9 << 30
 	}), "accepted")
 }
@@ -362,7 +362,7 @@ func TestDeviceMemoryOfOtherFixtures(t *testing.T) {
 	}
 	var long *harness.Fixture
 	failures := faketb.Run(func(ft *faketb.T) {
-		harness.Start(ft, openToy, opts...)
+		harness.Start(ft, openToy, opts[1:]...)
 		var err error
 		long, err = harness.Open(t.Context(), openOnGPU, opts...)
 		require.NoError(t, err)
@@ -383,6 +383,8 @@ func TestDeviceMemoryOfOtherFixtures(t *testing.T) {
 
 func TestParallelFixturesAreToldApart(t *testing.T) {
 	var wg sync.WaitGroup
+	stay := make(chan struct{})
+	defer close(stay)
 	results := make([][]string, 4)
 	for i := range results {
 		wg.Go(func() {
@@ -391,7 +393,7 @@ func TestParallelFixturesAreToldApart(t *testing.T) {
 				harness.Start(ft, func(ctx context.Context) (*toy, error) {
 					e, err := openToy(ctx)
 					if i == 2 {
-						go func() { time.Sleep(10 * time.Second) }()
+						go func() { <-stay }()
 					}
 					return e, err
 				}, noGPU...)

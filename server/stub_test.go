@@ -140,8 +140,10 @@ func stub(args []string) {
 }
 
 func (f *stubFlags) serve() int {
-	signals := make(chan os.Signal, 1)
+	signals, interrupts := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
+	signal.Notify(interrupts, syscall.SIGINT) // which a shell's background jobs ignore
+	go func() { <-interrupts; os.Exit(130) }()
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", f.port))
 	if err != nil {
 		fmt.Println(err)

@@ -30,8 +30,11 @@ func TestKillCore(t *testing.T) {
 			pid := e.PIDs()[0]
 			answered := make(chan answer, 1)
 			go func() {
-				outs, err := r.TryGenerate(some(400))
-				answered <- answer{outs, err}
+				var a answer
+				for a.err == nil {
+					a.outs, a.err = r.TryGenerate(some(400))
+				}
+				answered <- a
 			}()
 			time.Sleep(rand.N(20 * time.Millisecond))
 			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
@@ -83,10 +86,10 @@ func killed(t *testing.T, devices int, core bool, kill func(parent int, all []in
 	died := time.Now()
 	_ = cmd.Wait()
 	var left []int
-	for left = marked(mark); len(left) > 0 && time.Since(died) < time.Second; left = marked(mark) {
+	for left = marked(mark); len(left) > 0 && time.Since(died) < time.Minute; left = marked(mark) {
 		time.Sleep(time.Millisecond)
 	}
-	assert.Empty(t, left, "processes one second after the death")
+	assert.Empty(t, left, "processes that outlive it")
 	assert.Empty(t, names(t, tmp), "temporary files")
 	assert.Subset(t, shared, ours(names(t, "/dev/shm")), "shared memory")
 	assert.Subset(t, sockets, ours(boundSockets(t)), "sockets with a name")

@@ -3,6 +3,7 @@ package shutdown_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"runtime"
@@ -35,13 +36,17 @@ func TestDelete(t *testing.T) {
 	})
 	everywhere(t, "delete: requests in flight", func(t *testing.T, cfg engine.Config) {
 		r, e := start(t, cfg)
-		answers := inFlight(t, r, e, 4, 450)
+		answers := underLoad(t, r, e, 4, 450)
 		gone(t, r)
+		aborted := 0
 		for _, a := range answers() {
 			assert.ErrorIs(t, a.err, llm.ErrStopped)
-			require.Len(t, a.outs, 1)
-			assert.Equal(t, llm.FinishAbort, a.outs[0].Completions[0].FinishReason)
+			for _, out := range a.outs { // none of a request that came too late
+				aborted++
+				assert.Equal(t, llm.FinishAbort, out.Completions[0].FinishReason)
+			}
 		}
+		assert.Positive(t, aborted)
 	})
 	everywhere(t, "delete: twice", func(t *testing.T, cfg engine.Config) {
 		r, e := start(t, cfg)
@@ -53,7 +58,7 @@ func TestDelete(t *testing.T) {
 	})
 	everywhere(t, "delete: concurrently, under load", func(t *testing.T, cfg engine.Config) {
 		r, e := start(t, cfg)
-		answers := inFlight(t, r, e, 4, 450)
+		answers := underLoad(t, r, e, 4, 450)
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() { assert.NoError(t, e.Shutdown(context.Background())) })
@@ -113,8 +118,8 @@ func TestDrain(t *testing.T) {
 	})
 	everywhere(t, "drain: a short deadline aborts the rest", func(t *testing.T, cfg engine.Config) {
 		r, e := start(t, cfg)
-		answers := inFlight(t, r, e, 8, 450)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		answers := underLoad(t, r, e, 8, 450)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		assert.ErrorIs(t, e.Drain(ctx), context.DeadlineExceeded)
 		for _, a := range answers() {
@@ -142,7 +147,7 @@ func TestForwardError(t *testing.T) {
 		body := func(t *testing.T, cfg engine.Config) {
 			cfg.Faults = on(cfg, f.fault)
 			if f.fault.Action == llm.ActHang {
-				cfg.StepTimeout = 300 * time.Millisecond
+				cfg.StepTimeout = time.Second
 			}
 			r, e := start(t, cfg)
 			answers := inFlight(t, r, e, 3, 100)
@@ -267,8 +272,10 @@ func TestSleep(t *testing.T) {
 	})
 	everywhere(t, "reset: refused under load, then done", func(t *testing.T, cfg engine.Config) {
 		r, e := start(t, cfg)
-		answers := inFlight(t, r, e, 2, 200)
-		assert.ErrorIs(t, e.ResetPrefixCache(t.Context()), llm.ErrBlocksInUse)
+		answers := underLoad(t, r, e, 2, 200)
+		eventually(t, "a reset finds blocks in use", func() bool {
+			return errors.Is(e.ResetPrefixCache(t.Context()), llm.ErrBlocksInUse)
+		})
 		answers()
 		assert.NoError(t, e.ResetPrefixCache(t.Context()))
 		assert.Zero(t, e.Stats().KVBlocksCached)
@@ -282,7 +289,7 @@ func TestSleep(t *testing.T) {
 			req.Prompt = strings.Repeat("x", 100+i)
 			r.Generate(req)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		assert.NoError(t, e.ResetPrefixCache(ctx))
 		gone(t, r)

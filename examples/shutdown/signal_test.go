@@ -35,6 +35,7 @@ type program struct {
 	Hang    bool // in the load
 	Streams int
 	Tokens  int           // of each
+	Again   bool          // each is followed by another, until it is refused
 	Drain   time.Duration // at most
 }
 
@@ -84,9 +85,11 @@ func (p program) run() error {
 	for range p.Streams {
 		streams.Go(func() {
 			n, err := 0, error(nil)
-			for _, err = range e.Stream(context.Background(), some(p.Tokens)) {
-				if n++; n == 1 {
-					begun.Done()
+			for round := 0; err == nil && (round == 0 || p.Again); round++ {
+				for _, err = range e.Stream(context.Background(), some(p.Tokens)) {
+					if n++; n == 1 {
+						begun.Done()
+					}
 				}
 			}
 			if err == nil {
@@ -171,26 +174,26 @@ func TestSignals(t *testing.T) {
 	}{
 		{
 			"signal: idle",
-			program{Drain: 30 * time.Second},
+			program{Drain: 5 * time.Minute},
 			"serving", both, false,
 			"^draining\nfinished 0, aborted 0, new work refused true\n$",
 		},
 		{"signal: while it loads", program{Hang: true}, "loading", both, false, "^the load was cancelled\n$"},
 		{
 			"signal: 10 streams finish",
-			program{Streams: 10, Tokens: 100, Drain: 30 * time.Second},
+			program{Streams: 10, Tokens: 100, Drain: 5 * time.Minute},
 			"serving", both, false,
 			"^draining\nfinished 10, aborted 0, new work refused true\n$",
 		},
 		{
 			"signal: a short drain aborts the rest",
-			program{Streams: 10, Tokens: 450, Drain: 5 * time.Millisecond},
+			program{Streams: 10, Tokens: 450, Again: true, Drain: 5 * time.Millisecond},
 			"serving", both[:1], false,
 			"^draining\nfinished 0, aborted 10, new work refused true\n$",
 		},
 		{
 			"signal: a second one aborts",
-			program{Streams: 10, Tokens: 450, Drain: time.Minute},
+			program{Streams: 10, Tokens: 450, Again: true, Drain: 10 * time.Minute},
 			"serving", both[:1], true,
 			`^finished \d+, aborted [1-9]\d*, new work refused true\n$`,
 		},
