@@ -262,8 +262,13 @@ func TestHang(t *testing.T) {
 	r := stubRig(t, 1, 8<<20)
 	w := r.worker(t, 0)
 	r.stub.Fail("cuCtxSynchronize", 1, cudatest.Hang)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		defer cancel()
+		for r.stub.Calls("cuCtxSynchronize") == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}()
 	var h *HangError
 	require.ErrorAs(t, w.DoContext(ctx, w.Synchronize), &h)
 	require.Equal(t, "cuCtxSynchronize", h.Driver)

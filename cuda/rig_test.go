@@ -148,7 +148,7 @@ func (r *rig) calls() int {
 }
 
 func closeSoon(w *Worker) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return w.Close(ctx)
 }
