@@ -71,6 +71,7 @@ func (r Report) MarshalJSON() ([]byte, error) {
 		Budget  time.Duration   `json:"budget_ns,omitempty"`
 		Detail  string          `json:"detail,omitempty"`
 		Skipped string          `json:"skipped,omitempty"`
+		Notes   []string        `json:"notes,omitempty"`
 		Error   json.RawMessage `json:"error,omitempty"`
 	}
 	out := struct {
@@ -86,7 +87,7 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	for _, s := range r.Steps {
 		j := step{
 			Name: s.Name, Took: s.Took, Budget: s.Budget, Detail: strings.ToValidUTF8(s.Detail, "?"),
-			Skipped: s.Skipped,
+			Skipped: s.Skipped, Notes: s.Notes,
 		}
 		if s.Err != nil {
 			j.Error = verdict.JSON(s.Err)

@@ -23,6 +23,9 @@ type Fixture struct {
 	host  hostBaseline
 	gpu   *deviceMemory
 
+	evidence *evidence
+	sole     func() bool // reports whether no other test ran in this process since the start
+
 	mu        sync.Mutex
 	engine    Engine // nil once closed
 	refs      []*leakcheck.Ref
@@ -51,10 +54,12 @@ func Open[E Engine](ctx context.Context, open func(context.Context) (E, error), 
 	}
 	f.scope = leakcheck.NewScope(f.opts.name, f.opts.allow...)
 	f.host = enterHost()
+	f.sole, f.evidence = f.opts.sole(), gather(&f.opts)
 	var err error
 	// before the host's: opening NVML opens device files
 	if f.gpu, err = watchDeviceMemory(ctx, &f.opts, f.host.alone); err != nil {
 		f.host.leave()
+		f.evidence.makers.Close()
 		return nil, fmt.Errorf("%s did not start: %w", f.opts.name, err)
 	}
 	f.host.snapshot(f.opts.dirs)
@@ -126,6 +131,7 @@ func (f *Fixture) watch(e Engine) {
 		f.processes = processes(p.PIDs())
 	}
 	f.gpu.read(f.processes)
+	f.evidence.sample(f.processes)
 	var held []ledger.Holding
 	if h, ok := e.(Holder); ok {
 		held = h.Holdings()
@@ -169,6 +175,7 @@ func (f *Fixture) take() Engine {
 			}
 		}
 	}
+	f.evidence.sample(f.processes)
 	return e
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/internal/engines"
+	"github.com/enginetest/enginetest/internal/origin"
 	"github.com/enginetest/enginetest/leakcheck"
 	"github.com/enginetest/enginetest/ledger"
 	"github.com/enginetest/enginetest/verdict"
@@ -25,11 +26,12 @@ func (f *Fixture) register(e Engine, held []ledger.Holding) {
 	// A fixture that is dropped without Close can end its engine no more.
 	runtime.AddCleanup(f, func(d dropped) {
 		d.host.leave()
+		d.makers.Close()
 		d.entry.Manage(false)
 		for _, release := range d.owned {
 			release()
 		}
-	}, dropped{hostBaseline{shared: f.host.shared}, f.entry, f.gpu.owned})
+	}, dropped{hostBaseline{shared: f.host.shared}, f.entry, f.gpu.owned, f.evidence.makers})
 }
 
 // dropped is what is left of a fixture that no one refers to.
@@ -37,6 +39,8 @@ type dropped struct {
 	host  hostBaseline
 	entry *engines.Handle
 	owned []func()
+
+	makers *origin.Makers
 }
 
 func pidsOf(list []process) (pids []int) {

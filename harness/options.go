@@ -27,6 +27,9 @@ type options struct {
 	startBy  time.Time    // so that a teardown can follow; zero: no limit
 	end      time.Time    // before the test's own deadline; zero: none
 	exited   func(Report) // told what is left when open does not return
+
+	sole func() func() bool // reports, from now on, whether no other test runs in this process
+	temp func() string      // the test's own folder for temporary files
 }
 
 // need is room that must be free before the engine starts.
@@ -63,7 +66,7 @@ func packageName(opts []Option) string {
 func defaults() options {
 	return options{
 		name: "engine", pkg: "harness", start: defaultStart, teardown: defaultTeardown, slack: defaultSlack,
-		say: func(string) {},
+		say: func(string) {}, sole: soleByStacks, temp: func() string { return "" },
 	}
 }
 
@@ -112,8 +115,8 @@ func NeedUtilization(share float64) Option {
 func WithoutHost(reason string) Option { return func(o *options) { o.noHost = reason } }
 
 // WatchDirs adds folders to what the host check looks at: a file that appears in one while the
-// engine is there, and stays, is a finding. The folders should be the test's own: others write to a
-// shared one too.
+// engine is there, and stays, is a finding, whoever made it. The folders should be the test's own.
+// In the folder for temporary files and in /dev/shm, what the engine made is found by default.
 func WatchDirs(dirs ...string) Option {
 	return func(o *options) { o.dirs = append(o.dirs, dirs...) }
 }

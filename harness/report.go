@@ -32,6 +32,7 @@ type Step struct {
 	Took    time.Duration
 	Budget  time.Duration // it was given so long
 	Detail  string        // what was checked, in a few words
+	Notes   []string      // what is new and is not blamed on the engine, because it may be another's
 	Skipped string        // why it was not checked; "" when it was
 	Err     error         // what is left
 }
@@ -74,6 +75,9 @@ func (r Report) String() string {
 			took, text = "-", "not checked: "+s.Skipped
 		}
 		fmt.Fprintf(&b, "  %-14s %8s  %s\n", s.Name, took, text)
+		for _, note := range s.Notes {
+			fmt.Fprintf(&b, "  %-14s %8s  note: %s\n", "", "", note)
+		}
 	}
 	return b.String()
 }

@@ -47,7 +47,7 @@ type Runner struct {
 func Start[E Engine](t TB, open func(context.Context) (E, error), opts ...Option) *Runner {
 	t.Helper()
 	r := newRunner(t, opts)
-	own := []Option{Name(t.Name()), untilDeadline(t), logTo(t), func(o *options) { o.exited = r.report }}
+	own := []Option{Name(t.Name()), untilDeadline(t), logTo(t), besideTest(t), func(o *options) { o.exited = r.report }}
 	f, err := Open(r.ctx, open, append(own, opts...)...)
 	if err != nil {
 		r.cancel()

@@ -33,6 +33,7 @@ type toy struct {
 	quit     chan struct{}
 	loop     sync.WaitGroup
 	children []*exec.Cmd
+	dir      string // for its files
 	onClose  func(context.Context) error
 }
 

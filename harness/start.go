@@ -25,7 +25,11 @@ func (f *Fixture) start(ctx context.Context, open func(context.Context) (Engine,
 	}()
 	defer recovered("open", &err)
 	l := &launch{open: open}
-	if stuck := within(ctx, func() { f.scope.Do(func() { l.run(ctx) }) }); stuck != nil && l.abandon() {
+	run := func() { l.run(ctx) }
+	if !f.host.alone() || !f.sole() { // then the thread tells whose a child is
+		run = func() { f.evidence.forks.During(func() { l.run(ctx) }) }
+	}
+	if stuck := within(ctx, func() { f.scope.Do(run) }); stuck != nil && l.abandon() {
 		return stuck.of(ctx, "open")
 	}
 	if f.engine = l.engine; f.engine != nil {

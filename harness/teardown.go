@@ -17,7 +17,21 @@ import (
 type check struct {
 	name   string
 	budget time.Duration // at most, when the teardown timeout leaves room for all
-	run    func(context.Context) (detail string, err error)
+	run    func(context.Context) (checked, error)
+}
+
+// checked is what a check saw, and what it does not blame on the engine.
+type checked struct {
+	detail string
+	notes  []string
+}
+
+// noting makes a check of one that has no notes.
+func noting(run func(context.Context) (string, error)) func(context.Context) (checked, error) {
+	return func(ctx context.Context) (checked, error) {
+		detail, err := run(ctx)
+		return checked{detail: detail}, err
+	}
 }
 
 // skippedError marks a check that could not be made.
@@ -34,16 +48,18 @@ func (f *Fixture) teardown(ctx context.Context) Report {
 	f.gpu.read(f.processes)
 	defer f.entry.Close()
 	steps := []check{
-		{"shutdown", 40 * time.Second, e.shutdown},
-		{"holdings", time.Second, func(ctx context.Context) (string, error) {
+		{"shutdown", 40 * time.Second, noting(e.shutdown)},
+		{"holdings", time.Second, noting(func(ctx context.Context) (string, error) {
 			return e.holdings(ctx, f.devices, f.opts.allow)
-		}},
-		{"processes", 10 * time.Second, func(ctx context.Context) (string, error) { return reap(ctx, f.processes) }},
-		{"goroutines", 4 * time.Second, f.goroutines},
-		{"references", 20 * time.Second, f.references},
-		{"device memory", 40 * time.Second, func(ctx context.Context) (string, error) {
+		})},
+		{"processes", 10 * time.Second, noting(func(ctx context.Context) (string, error) {
+			return reap(ctx, f.processes)
+		})},
+		{"goroutines", 4 * time.Second, noting(f.goroutines)},
+		{"references", 20 * time.Second, noting(f.references)},
+		{"device memory", 40 * time.Second, noting(func(ctx context.Context) (string, error) {
 			return f.gpu.returned(ctx, &f.opts, &f.host)
-		}},
+		})},
 		{"host", 4 * time.Second, f.hostState},
 	}
 	total := f.opts.teardown
@@ -75,7 +91,9 @@ func (c check) do(ctx context.Context, budget time.Duration) Step {
 	start := time.Now()
 	func() {
 		defer recovered(c.name, &s.Err)
-		s.Detail, s.Err = c.run(ctx)
+		var saw checked
+		saw, s.Err = c.run(ctx)
+		s.Detail, s.Notes = saw.detail, saw.notes
 	}()
 	s.Took = time.Since(start)
 	if skip, ok := errors.AsType[*skippedError](s.Err); ok {

@@ -1,12 +1,9 @@
 package leakcheck
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,35 +24,28 @@ type HostState struct {
 
 // hostItem is one thing: `fd 7` → "socket: tcp 127.0.0.1:8080 listening".
 type hostItem struct {
-	kind      Kind
-	name      string // as printed
-	what      string // without numbers that differ from run to run; Allow matches it
-	uncertain bool   // may be another process's
+	kind   Kind
+	name   string // as printed; "" for an entry of a shared folder, which is described when it is a finding
+	what   string // without numbers that differ from run to run; Allow matches it
+	path   string // of a file, mapping or bound socket
+	shared bool   // an entry of a folder that other processes use too,
+	sure   bool   // but in use here, or named after one of the processes here
+
+	pid     int // of a process, or of who made a segment
+	started int64
 }
 
 // Snapshot lists what this process holds of its host: open file descriptors and what they are,
 // sockets and listening ports, mapped files, devices and shared memory, entries of /dev/shm that
 // are in use here or named after this process, System V segments, child processes and their
-// descendants, and all entries of the given folders and their subfolders.
+// descendants, and all entries of the given folders and their subfolders. What others may have put
+// into /dev/shm and the folder for temporary files is noted for [HostState.RestoredFor].
 func Snapshot(dirs ...string) (*HostState, error) { return snapshot(dirs) }
 
 // Diff lists what is in after and was not in before, processes first.
 func Diff(before, after *HostState) []Finding {
-	var out []Finding
-	for _, key := range slices.Sorted(maps.Keys(after.items)) {
-		it := after.items[key]
-		if _, ok := before.items[key]; ok || it.uncertain {
-			continue
-		}
-		out = append(out, Finding{
-			Kind: it.kind, Name: key, Text: it.name, Signature: signature(it.kind, it.what),
-			accept: signature(it.kind, pattern(it.what)),
-		})
-	}
-	order := []Kind{KindProcess, KindSocket, KindDescriptor, KindMapping, KindSharedMemory, KindTemporaryFile}
-	rank := func(f Finding) int { return slices.Index(order, f.Kind) }
-	slices.SortStableFunc(out, func(a, b Finding) int { return cmp.Compare(rank(a), rank(b)) })
-	return out
+	findings, _ := sortClaimed(before, after, Claims{All: true})
+	return findings
 }
 
 // signature is "socket: tcp 127.0.0.1:80 listening".
@@ -83,16 +73,24 @@ func newDescriptors(before *HostState) map[string]int {
 // nil; otherwise a [*Error] that names each new descriptor, socket, mapping, process or file. All
 // of it belongs to the whole process: tests that run in parallel see each other's.
 func (h *HostState) Restored(ctx context.Context, opts ...Option) error {
+	_, err := h.RestoredFor(ctx, Claims{All: true}, opts...)
+	return err
+}
+
+// RestoredFor is Restored for one of several owners in this process: it waits for what the claims
+// cover, and returns what else is new.
+func (h *HostState) RestoredFor(ctx context.Context, claims Claims, opts ...Option) (others []Finding, err error) {
 	cfg := configure(opts)
 	watch, looks := startWatch(), backoff.New(time.Millisecond, 50*time.Millisecond)
 	for {
 		now, err := snapshot(h.dirs)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		left := newError(Diff(h, now), cfg.allow)
+		mine, others := sortClaimed(h, now, claims)
+		left := newError(mine, cfg.allow)
 		if left == nil || watch.spent() >= cfg.patience || ctx.Err() != nil {
-			return withOwners(left, cfg)
+			return unallowed(others, cfg), withOwners(left, cfg)
 		}
 		_ = looks.Wait(ctx) // the context is looked at above
 	}
@@ -124,9 +122,9 @@ func withOwners(err error, cfg config) error {
 		f := &e.Findings[i]
 		switch p, ok := paths[fd]; {
 		case strings.Contains(f.Name, "[pidfd]"):
-			f.Note = "an os.Process has it until Wait or Release"
+			f.Note = joinNotes(f.Note, "an os.Process has it until Wait or Release")
 		case !ok:
-			f.Note = "no os.File and no connection of Go has it: C, a system call or an os.Root opened it"
+			f.Note = joinNotes(f.Note, "no os.File and no connection of Go has it: C, a system call or an os.Root opened it")
 		case len(p.Steps) > 0:
 			f.Path = stepsOf(p)
 			f.Detail = retain.Format(p.Steps)

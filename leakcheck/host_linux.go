@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/enginetest/enginetest/internal/cudafd"
+	"github.com/enginetest/enginetest/internal/origin"
 	"github.com/enginetest/enginetest/internal/procfs"
 )
 
@@ -27,13 +28,13 @@ func snapshot(dirs []string) (*HostState, error) {
 	if err := h.descriptors(inUse); err != nil {
 		return nil, errors.Join(ErrNoHost, err)
 	}
-	h.folder("/dev/shm", KindSharedMemory, func(path string) bool {
-		return inUse[path] || namesOne(path, append(pids, os.Getpid()))
-	})
+	all := append(pids, os.Getpid())
+	h.folder("/dev/shm", KindSharedMemory, func(path string) bool { return inUse[path] || namesOne(path, all) })
+	h.folder(os.TempDir(), KindTemporaryFile, func(string) bool { return false })
 	for _, d := range dirs {
 		h.tree(d)
 	}
-	h.segments(append(pids, os.Getpid()))
+	h.segments(all)
 	return h, nil
 }
 
@@ -51,7 +52,7 @@ func (h *HostState) tree(dir string) {
 			return filepath.SkipAll
 		}
 		listed++
-		h.entry(path, e, KindTemporaryFile, true)
+		h.items["file "+path] = hostItem{kind: KindTemporaryFile, what: path, path: path}
 		return nil
 	})
 }
@@ -70,14 +71,13 @@ func (h *HostState) segments(pids []int) {
 		}
 		key, _ := strconv.ParseInt(f[0], 10, 64)
 		what := fmt.Sprintf("SysV segment with key %#x", uint32(key))
-		h.add(KindSharedMemory, "segment "+f[1],
-			fmt.Sprintf("%s is left behind: id %s, %s bytes, made by pid %d, %s attached (ipcrm -m %s removes it)",
-				what, f[1], f[3], creator, f[6], f[1]), what)
+		maker, _ := procfs.StatOf(creator)
+		h.items["segment "+f[1]] = hostItem{
+			kind: KindSharedMemory, what: what, pid: creator, started: maker.Start,
+			name: fmt.Sprintf("%s is left behind: id %s, %s bytes, made by pid %d, %s attached (ipcrm -m %s removes it)",
+				what, f[1], f[3], creator, f[6], f[1]),
+		}
 	}
-}
-
-func (h *HostState) add(kind Kind, key, name, what string) {
-	h.items[key] = hostItem{kind: kind, name: name, what: what}
 }
 
 // descriptors lists /proc/self/fd. A descriptor number that was reused for something else counts as
@@ -97,10 +97,10 @@ func (h *HostState) descriptors(inUse map[string]bool) error {
 	var poller map[string]bool
 	for _, fd := range fds {
 		target, err := os.Readlink("/proc/self/fd/" + fd)
-		if err != nil || fd == own {
+		if number, _ := strconv.Atoi(fd); err != nil || fd == own || origin.Own(number) {
 			continue
 		}
-		kind, what := KindDescriptor, target
+		kind, what, path := KindDescriptor, target, ""
 		switch class, rest, _ := strings.Cut(target, ":"); {
 		case class == "socket":
 			if sockets == nil {
@@ -109,6 +109,9 @@ func (h *HostState) descriptors(inUse map[string]bool) error {
 			inode := strings.Trim(rest, "[]")
 			if kind, what = KindSocket, "socket: "+sockets[inode]; sockets[inode] == "" {
 				what = "socket: of a kind that /proc/net does not list"
+			}
+			if name, ok := strings.CutPrefix(what, "socket: unix /"); ok {
+				path = "/" + strings.TrimSuffix(name, " listening")
 			}
 		case class == "pipe":
 			what = "pipe:"
@@ -123,7 +126,8 @@ func (h *HostState) descriptors(inUse map[string]bool) error {
 				}
 			}
 		case strings.HasPrefix(target, "/"):
-			inUse[strings.TrimSuffix(target, " (deleted)")] = true
+			path = strings.TrimSuffix(target, " (deleted)")
+			inUse[path] = true
 		}
 		key, name := "fd "+fd+" "+target, "fd "+fd+" is open: "+describeFD(what, target)
 		if strings.HasPrefix(what, "pipe:") || strings.HasPrefix(what, "anon_inode:") {
@@ -134,7 +138,7 @@ func (h *HostState) descriptors(inUse map[string]bool) error {
 				what, name = what+" of the CUDA driver", name+" of the CUDA driver ("+why+")"
 			}
 		}
-		h.add(kind, key, name, what)
+		h.items[key] = hostItem{kind: kind, name: name, what: what, path: path}
 	}
 	return nil
 }
@@ -215,13 +219,16 @@ func (h *HostState) mappings() (inUse map[string]bool, err error) {
 		if strings.Contains(f[1], "x") && kindOfFile(path) == KindMapping || isLibrary(path) {
 			continue // programs and libraries stay for good; code in shared memory is a compiler's, of this process
 		}
-		inUse[strings.TrimSuffix(path, " (deleted)")] = true
+		file := strings.TrimSuffix(path, " (deleted)")
+		inUse[file] = true
 		seen[path]++
 		lo, hi, _ := strings.Cut(f[0], "-")
 		a, _ := strconv.ParseUint(lo, 16, 64)
 		b, _ := strconv.ParseUint(hi, 16, 64)
-		h.add(kindOfFile(path), fmt.Sprintf("mapping %d of %s", seen[path], path),
-			fmt.Sprintf("%s is mapped (%d KiB at %#x)", path, (b-a)>>10, a), path)
+		h.items[fmt.Sprintf("mapping %d of %s", seen[path], path)] = hostItem{
+			kind: kindOfFile(path), name: fmt.Sprintf("%s is mapped (%d KiB at %#x)", path, (b-a)>>10, a),
+			what: path, path: file,
+		}
 	}
 	return inUse, nil
 }
@@ -263,39 +270,48 @@ func isLibrary(path string) bool {
 	return path == exe || library.MatchString(path)
 }
 
-// folder lists a folder's entries. One that mine does not vouch for is marked uncertain: other
-// processes use the folder too.
+// folder lists the entries of a folder that other processes use too. Those that mine vouches for
+// are this process's.
 func (h *HostState) folder(dir string, kind Kind, mine func(path string) bool) {
-	entries, err := os.ReadDir(dir)
+	f, err := os.Open(dir)
 	if err != nil {
 		return
 	}
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		h.entry(path, e, kind, mine(path))
+	defer f.Close()
+	names, _ := f.Readdirnames(mostShared)
+	if len(names) == mostShared {
+		return // another part of them may be listed next time
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		h.items["file "+path] = hostItem{kind: kind, what: path, path: path, shared: true, sure: mine(path)}
 	}
 }
 
-// entry adds one entry of a folder, unless it has just gone.
-func (h *HostState) entry(path string, e fs.DirEntry, kind Kind, certain bool) {
-	info, err := e.Info()
-	if errors.Is(err, fs.ErrNotExist) {
-		return
+// mostShared is more entries of a shared folder than are looked at.
+const mostShared = 100_000
+
+// describe writes the name of an entry of a folder. It reports whether the thing is still there.
+func (it *hostItem) describe() bool {
+	if it.name != "" {
+		return true
 	}
-	size := ""
-	if err == nil && info.Mode().IsRegular() {
+	info, err := os.Lstat(it.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	what, size := "file", ""
+	switch {
+	case err != nil:
+	case info.IsDir():
+		what = "folder"
+	case info.Mode()&fs.ModeSocket != 0:
+		what = "unix socket"
+	case info.Mode().IsRegular():
 		size = fmt.Sprintf(" (%d bytes)", info.Size())
 	}
-	what := "file"
-	if e.IsDir() {
-		what = "folder"
-	} else if e.Type()&fs.ModeSocket != 0 {
-		what = "unix socket"
-	}
-	h.items["file "+path] = hostItem{
-		kind: kind, name: fmt.Sprintf("%s %s is left behind%s", what, path, size),
-		what: path, uncertain: !certain,
-	}
+	it.name = fmt.Sprintf("%s %s is left behind%s", what, it.path, size)
+	return true
 }
 
 var number = regexp.MustCompile(`[0-9]+`)
@@ -340,7 +356,9 @@ func (h *HostState) processes(pids []int) {
 			name = fmt.Sprintf("%s process %d (%s) has exited but nobody waited for it (zombie)", relation, pid,
 				stat.Command)
 		}
-		h.add(KindProcess, fmt.Sprintf("pid %d started %d", pid, stat.Start), name, stat.Command)
+		h.items[fmt.Sprintf("pid %d started %d", pid, stat.Start)] = hostItem{
+			kind: KindProcess, name: name, what: stat.Command, pid: pid, started: stat.Start,
+		}
 	}
 }
 

@@ -63,29 +63,68 @@ func (f fields) clear(t unsafe.Pointer) {
 	}
 }
 
-// find looks for the test behind pointers, interfaces and embedded fields.
+// The kinds of what the testing package runs.
+const (
+	Unknown = iota
+	Test
+	Benchmark
+	Fuzz
+)
+
+// Kind says what tb is, or embeds.
+func Kind(tb any) int {
+	kind, _ := locate(reflect.ValueOf(tb), 4)
+	return kind
+}
+
+// Pointer returns the address of the *testing.T, B or F that tb is or embeds; nil when there is
+// none.
+func Pointer(tb any) unsafe.Pointer { return find(reflect.ValueOf(tb), 4) }
+
+// ParallelSubtests counts the subtests of a test that called its Parallel method.
+func ParallelSubtests(tb any) int {
+	f, t := layout(), Pointer(tb)
+	if !f.ok || t == nil {
+		return 0
+	}
+	mu := (*sync.RWMutex)(unsafe.Add(t, f.mu))
+	mu.RLock()
+	defer mu.RUnlock()
+	return len(*(*[]*testing.T)(unsafe.Add(t, f.sub)))
+}
+
 func find(v reflect.Value, depth int) unsafe.Pointer {
+	_, t := locate(v, depth)
+	return t
+}
+
+// locate looks for the test behind pointers, interfaces and embedded fields.
+func locate(v reflect.Value, depth int) (kind int, t unsafe.Pointer) {
 	if !v.IsValid() || depth == 0 {
-		return nil
+		return Unknown, nil
 	}
 	switch v.Type() {
-	case reflect.TypeFor[*testing.T](), reflect.TypeFor[*testing.B](), reflect.TypeFor[*testing.F]():
-		return v.UnsafePointer()
+	case reflect.TypeFor[*testing.T]():
+		return Test, v.UnsafePointer()
+	case reflect.TypeFor[*testing.B]():
+		return Benchmark, v.UnsafePointer()
+	case reflect.TypeFor[*testing.F]():
+		return Fuzz, v.UnsafePointer()
 	}
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
-		return find(v.Elem(), depth-1)
+		return locate(v.Elem(), depth-1)
 	case reflect.Struct:
 		for i := range v.NumField() {
 			if !v.Type().Field(i).Anonymous {
 				continue
 			}
-			if t := find(v.Field(i), depth); t != nil {
-				return t
+			if kind, t := locate(v.Field(i), depth); t != nil {
+				return kind, t
 			}
 		}
 	}
-	return nil
+	return Unknown, nil
 }
 
 // Slots returns the list of cleanups of a test: its address, its length and its capacity, read from

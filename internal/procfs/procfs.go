@@ -76,3 +76,14 @@ func Variable(pid int, name string) (value string, ok bool) {
 	}
 	return value, ok
 }
+
+// Writable reports whether a descriptor of a process was opened to write.
+func Writable(pid int, fd string) bool {
+	for line := range strings.Lines(string(Read(pid, filepath.Join("fdinfo", fd)))) {
+		if octal, ok := strings.CutPrefix(line, "flags:"); ok {
+			flags, err := strconv.ParseUint(strings.TrimSpace(octal), 8, 64)
+			return err == nil && flags&3 != 0 // O_WRONLY, O_RDWR
+		}
+	}
+	return false
+}
