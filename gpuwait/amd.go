@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -95,7 +96,7 @@ func (s *amdSource) cards() ([]amdCard, error) {
 		}
 		return i
 	}
-	slices.SortFunc(cards, func(a, b amdCard) int { return order(a) - order(b) })
+	sort.Slice(cards, func(i, j int) bool { return order(cards[i]) < order(cards[j]) })
 	for i := range cards {
 		cards[i].Index = i
 		if o := order(cards[i]); o < len(nodes) {
@@ -130,7 +131,7 @@ func (s *amdSource) topology() []kfdNode {
 		}
 		nodes = append(nodes, node)
 	}
-	slices.SortFunc(nodes, func(a, b kfdNode) int { return a.number - b.number })
+	sort.Slice(nodes, func(i, j int) bool { return nodes[i].number < nodes[j].number })
 	return nodes
 }
 
@@ -231,7 +232,7 @@ func (s *amdSource) Holders(uuid string) ([]Holder, error) {
 	for _, h := range byPID {
 		out = append(out, h)
 	}
-	slices.SortFunc(out, func(a, b Holder) int { return a.PID - b.PID })
+	sort.Slice(out, func(i, j int) bool { return out[i].PID < out[j].PID })
 	return out, nil
 }
 

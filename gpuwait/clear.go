@@ -1,11 +1,11 @@
 package gpuwait
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -215,7 +215,7 @@ func (w *watch) isSettled(now time.Time, used int64) bool {
 
 func (w *watch) listHolders(now time.Time) {
 	holders, err := w.src.Holders(w.device.UUID)
-	slices.SortFunc(holders, func(a, b Holder) int { return cmp.Compare(a.PID, b.PID) })
+	sort.Slice(holders, func(i, j int) bool { return holders[i].PID < holders[j].PID })
 	same := w.holdersErr == nil && err == nil && slices.EqualFunc(holders, w.holders, func(a, b Holder) bool {
 		return a.PID == b.PID
 	})

@@ -1,19 +1,24 @@
 package gpuwait
 
 import (
-	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
 	"github.com/enginetest/enginetest/internal/procfs"
 )
 
+// before reports whether a list shows h before x: the largest first, then by PID.
+func (h Holder) before(x Holder) bool {
+	return h.Bytes > x.Bytes || h.Bytes == x.Bytes && h.PID < x.PID
+}
+
 func largestFirst(holders []Holder) []Holder {
 	out := slices.Clone(holders)
-	slices.SortStableFunc(out, func(a, b Holder) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	sort.SliceStable(out, func(i, j int) bool { return out[i].Bytes > out[j].Bytes })
 	return out
 }
 

@@ -1,13 +1,13 @@
 package gpuwait
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -301,8 +301,9 @@ func (a *attempt) try(place *place) (*Lease, error) {
 		}
 	}
 	inProcess.take(l, a.o.name)
-	slices.SortFunc(l.devices, func(x, y Device) int {
-		return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.MIG, y.MIG))
+	sort.Slice(l.devices, func(i, j int) bool {
+		x, y := l.devices[i], l.devices[j]
+		return x.Index < y.Index || x.Index == y.Index && x.MIG < y.MIG
 	})
 	return l, nil
 }
@@ -358,7 +359,7 @@ func (a *attempt) preferred() []Device {
 			rooms = append(rooms, room{d, m.Free()})
 		}
 	}
-	slices.SortStableFunc(rooms, func(x, y room) int { return cmp.Compare(y.free, x.free) })
+	sort.SliceStable(rooms, func(i, j int) bool { return rooms[i].free > rooms[j].free })
 	out := make([]Device, len(rooms))
 	for i, r := range rooms {
 		out[i] = r.Device

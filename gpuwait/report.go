@@ -1,9 +1,9 @@
 package gpuwait
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -96,7 +96,7 @@ func (o *options) join(w *watch, lease *Lessee) (list []Process, unattributed in
 		unattributed -= h.Bytes
 		list = append(list, p)
 	}
-	slices.SortStableFunc(list, func(a, b Process) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	sort.SliceStable(list, func(i, j int) bool { return list[i].Bytes > list[j].Bytes })
 	return list, max(0, unattributed)
 }
 

@@ -1,11 +1,11 @@
 package gpuwait
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/enginetest/enginetest/verdict"
@@ -207,9 +207,7 @@ func (w *accountWait) deviceReport(i int) DeviceAccount {
 		p.Grew = h.Bytes - d.base.held(id)
 		out.Holders = append(out.Holders, p)
 	}
-	slices.SortFunc(out.Holders, func(x, y Process) int {
-		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.PID, y.PID))
-	})
+	sort.Slice(out.Holders, func(i, j int) bool { return out.Holders[i].before(out.Holders[j].Holder) })
 	out.Forgotten = forgotten(d.device.UUID, d.base.At, out.Holders)
 	return out
 }

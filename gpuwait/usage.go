@@ -1,8 +1,7 @@
 package gpuwait
 
 import (
-	"cmp"
-	"slices"
+	"sort"
 	"time"
 )
 
@@ -80,9 +79,9 @@ func (a *Account) read(d Device) (r reading, err error) {
 			r.Others = append(r.Others, h)
 		}
 	}
-	byBytes := func(x, y Holder) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.PID, y.PID)) }
-	slices.SortFunc(r.Family, byBytes)
-	slices.SortFunc(r.Others, byBytes)
+	for _, list := range [][]Holder{r.Family, r.Others} {
+		sort.Slice(list, func(i, j int) bool { return list[i].before(list[j]) })
+	}
 	r.Unlisted = max(0, r.Memory.Used-sumBytes(r.Family)-sumBytes(r.Others))
 	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -130,7 +131,7 @@ func Forgotten(since time.Time) (list []Entry) {
 			list = append(list, *e)
 		}
 	}
-	slices.SortFunc(list, func(a, b Entry) int { return a.Opened.Compare(b.Opened) })
+	sort.Slice(list, func(i, j int) bool { return list[i].Opened.Before(list[j].Opened) })
 	return list
 }
 

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -117,14 +116,7 @@ func (n *Names) open(path, prefix string) error {
 	if n.debug == nil {
 		n.Source = prefix + "symtab"
 	}
-	slices.SortFunc(n.globals, func(a, b Variable) int {
-		if a.Addr < b.Addr {
-			return -1
-		} else if a.Addr > b.Addr {
-			return 1
-		}
-		return 0
-	})
+	sort.Slice(n.globals, func(i, j int) bool { return n.globals[i].Addr < n.globals[j].Addr })
 	return nil
 }
 
