@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/enginetest/enginetest/internal/proc"
+	"github.com/enginetest/enginetest/internal/procfs"
 	"github.com/enginetest/enginetest/ledger"
 )
 
@@ -27,8 +28,8 @@ func (c *child) snapshot() snapshot {
 	for _, e := range readDir("/dev/shm") {
 		s.shm["/dev/shm/"+e.Name()] = true
 	}
-	for _, seg := range segments() {
-		s.shm[seg.name()] = true
+	for _, seg := range procfs.Segments() {
+		s.shm[segmentName(seg)] = true
 	}
 	for _, dir := range []string{startDir, os.TempDir()} {
 		s.folders[dir] = changed(dir)
@@ -101,51 +102,20 @@ func (c *child) newFiles(before snapshot) []leftover {
 		}
 		found = append(found, leftover{Leftover: Leftover{Kind: kind, Name: path, Text: text}})
 	}
-	for _, seg := range segments() {
+	for _, seg := range procfs.Segments() {
 		// A segment names no other owner than its maker. What a process below the test binary made
 		// cannot be told from another program's, so it is not blamed.
-		if before.shm[seg.name()] || seg.maker != c.pid || unix.Kill(seg.maker, 0) == nil {
+		if before.shm[segmentName(seg)] || seg.Maker != c.pid || unix.Kill(seg.Maker, 0) == nil {
 			continue
 		}
 		text := fmt.Sprintf("System V shared memory %d (%s, made by pid %d, attached %d times); to remove it: ipcrm -m %d",
-			seg.id, ledger.FormatBytes(seg.size), seg.maker, seg.attached, seg.id)
-		found = append(found, leftover{Leftover: Leftover{Kind: leftoverSharedMemory, Name: seg.name(), Text: text}})
+			seg.ID, ledger.FormatBytes(seg.Size), seg.Maker, seg.Attached, seg.ID)
+		found = append(found, leftover{Leftover: Leftover{Kind: leftoverSharedMemory, Name: segmentName(seg), Text: text}})
 	}
 	return found
 }
 
-type segment struct {
-	id, maker, attached, uid int
-	size                     int64
-}
-
-func (s segment) name() string { return "shm " + strconv.Itoa(s.id) }
-
-// segments reads /proc/sysvipc/shm: key shmid perms size cpid lpid nattch uid …
-func segments() []segment {
-	b, err := os.ReadFile("/proc/sysvipc/shm")
-	if err != nil {
-		return nil
-	}
-	var segs []segment
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) < 8 {
-			continue
-		}
-		n := make([]int, 8)
-		for i := range n {
-			n[i], err = strconv.Atoi(f[i])
-			if err != nil {
-				break
-			}
-		}
-		if err == nil {
-			segs = append(segs, segment{id: n[1], size: int64(n[3]), maker: n[4], attached: n[6], uid: n[7]})
-		}
-	}
-	return segs
-}
+func segmentName(s procfs.Segment) string { return "shm " + strconv.Itoa(s.ID) }
 
 // tempFiles are what a child that ended well left in the temporary folder that only it used.
 func (c *child) tempFiles() []leftover {

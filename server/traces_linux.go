@@ -31,8 +31,8 @@ func newTraces() *traces {
 	for _, e := range entries {
 		t.before[filepath.Join(shmDir, e.Name())] = true
 	}
-	for _, seg := range segments() {
-		t.before[seg.name()] = true
+	for _, seg := range procfs.Segments() {
+		t.before[segmentName(seg)] = true
 	}
 	return t
 }
@@ -149,13 +149,13 @@ func (t *traces) left() (found []leftover) {
 			found = append(found, leftover{name, fmt.Sprintf("%s %s is left; to remove it: rm %s", what, name, name)})
 		}
 	}
-	for _, seg := range segments() {
-		if !t.before[seg.name()] && t.pids[seg.maker] && unix.Kill(seg.maker, 0) != nil {
+	for _, seg := range procfs.Segments() {
+		if !t.before[segmentName(seg)] && t.pids[seg.Maker] && unix.Kill(seg.Maker, 0) != nil {
 			found = append(found,
 				leftover{
-					seg.name(),
-					fmt.Sprintf("System V %s %d, made by process %d of the server, is left; to remove it: ipcrm %s %d",
-						seg.kind, seg.id, seg.maker, seg.flag, seg.id),
+					segmentName(seg),
+					fmt.Sprintf("System V shared memory %d, made by process %d of the server, is left; to remove it: ipcrm -m %d",
+						seg.ID, seg.Maker, seg.ID),
 				})
 		}
 	}
@@ -163,27 +163,4 @@ func (t *traces) left() (found []leftover) {
 	return found
 }
 
-// segment is System V shared memory. Semaphores do not say who made them.
-type segment struct {
-	kind, flag string
-	id, maker  int
-}
-
-func (s segment) name() string { return s.kind + " " + strconv.Itoa(s.id) }
-
-// segments reads /proc/sysvipc/shm: key shmid perms size cpid …
-func segments() (found []segment) {
-	b, _ := os.ReadFile("/proc/sysvipc/shm")
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
-		}
-		id, err := strconv.Atoi(f[1])
-		maker, err2 := strconv.Atoi(f[4])
-		if err == nil && err2 == nil {
-			found = append(found, segment{"shared memory", "-m", id, maker})
-		}
-	}
-	return found
-}
+func segmentName(s procfs.Segment) string { return "shared memory " + strconv.Itoa(s.ID) }
