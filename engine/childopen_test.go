@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/enginetest/enginetest/cuda/cudatest"
+	"github.com/enginetest/enginetest/internal/cudatest"
 	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/cuda"
-	"github.com/enginetest/enginetest/cuda/cudatest"
 	"github.com/enginetest/enginetest/forkproc"
 	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/internal/cudatest"
 	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/enginetest/enginetest/cuda"
-	"github.com/enginetest/enginetest/cuda/cudatest"
+	"github.com/enginetest/enginetest/internal/cudatest"
 	"github.com/enginetest/enginetest/ledger"
 	"github.com/stretchr/testify/require"
 )

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/enginetest/enginetest/cuda"
-	"github.com/enginetest/enginetest/cuda/cudatest"
+	"github.com/enginetest/enginetest/internal/cudatest"
 	"github.com/enginetest/enginetest/ledger"
 	"github.com/enginetest/enginetest/llm"
 	"github.com/stretchr/testify/assert"

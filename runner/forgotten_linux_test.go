@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/enginetest/enginetest/cuda/cudatest"
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/gpuwait"
+	"github.com/enginetest/enginetest/internal/cudatest"
 	"github.com/enginetest/enginetest/runner"
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/enginetest/enginetest/cuda"
-	"github.com/enginetest/enginetest/cuda/cudatest"
 	"github.com/enginetest/enginetest/cuda/kernels"
+	"github.com/enginetest/enginetest/internal/cudatest"
 )
 
 // Every kernel of the images is tested by itself, against float64, on a GPU.
