@@ -29,6 +29,7 @@ const (
 	TokenInput       Capability = "token prompts"   // Request.PromptTokenIDs
 	Text             Capability = "text"            // Request.Prompt and Completion.Text
 	Logprobs         Capability = "logprobs"        // SamplingParams.Logprobs
+	LogprobModes     Capability = "logprob modes"   // SamplingParams.LogprobsMode
 	FullLogprobs     Capability = "full logprobs"   // Logprobs of the whole vocabulary
 	PromptScores     Capability = "prompt logprobs" // SamplingParams.PromptLogprobs
 	Sampling         Capability = "sampling"        // Temperature
@@ -60,7 +61,7 @@ const (
 func Capabilities() []Capability {
 	return []Capability{
 		Streaming, PrefixReset, Sleeping, ActivityKnown, Draining, AbortByID, OwnProcess, OpenAIAPI, TokenIDs,
-		TokenInput, Text, Logprobs, FullLogprobs, PromptScores, Sampling, Seeds, Several, TopK, TopP, MinP,
+		TokenInput, Text, Logprobs, LogprobModes, FullLogprobs, PromptScores, Sampling, Seeds, Several, TopK, TopP, MinP,
 		TypicalP, Penalties, Repetition, NGrams, LogitBias, AllowedTokens, BadWords, StructuredOutput, StopStrings, StopReasons, StopIDs,
 		EndOfSequence, MinTokens, RangeChecks, TightMemory, Injection, BadStarts,
 	}

@@ -35,6 +35,12 @@ var logprobs = []property{
 		check: beforeParameters,
 	},
 	{
+		name:  "logprobs/four modes",
+		why:   "a trainer divides by what its tokens were drawn from: raw or processed, logits or not, they belong together",
+		needs: []Capability{TokenIDs, FullLogprobs, LogprobModes, Sampling, Seeds, TopK, LogitBias},
+		check: fourModes,
+	},
+	{
 		name:  "logprobs/prompt as output",
 		why:   "a token has one probability after the same text, whether it was in the prompt or in the answer",
 		needs: []Capability{TokenIDs, TokenInput, Logprobs, PromptScores},

@@ -101,6 +101,9 @@ func (c *client) roundTrip(ctx context.Context, method, path string, body io.Rea
 	if c.key != "" {
 		req.Header.Set("Authorization", "Bearer "+c.key)
 	}
+	// A server may close an idle connection while a request is on its way: cpp-httplib does after 100
+	// requests or 5 seconds. This entry, of which nothing is sent, has the transport send it again.
+	req.Header["Idempotency-Key"] = nil
 	return c.http.Do(req)
 }
 
