@@ -40,15 +40,14 @@ func newRunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error)
 		_ = ckpt.Close() // the first error is the one to report
 		return nil, err
 	}
-	speculates := c.cfg.Speculative.Method != ""
-	if len(gpus) == 0 || c.cfg.Device == "" && (speculates || !cudarunner.Computes(&ckpt.Config)) {
+	onGPU, err := c.cfg.useGPUs(len(gpus), &ckpt.Config)
+	if err != nil {
+		_ = ckpt.Close() // the first error is the one to report
+		return nil, err
+	}
+	if !onGPU {
 		c.cfg.Device = "cpu"
 		return runOnCPU(&c.cfg, ckpt, c.cpuOptions(), c.faults.hooks)
-	}
-	if speculates {
-		_ = ckpt.Close() // the first error is the one to report
-		return nil, paramError("Speculative.Method", fmt.Sprintf("%q", c.cfg.Speculative.Method),
-			fmt.Sprintf(`"" on device %s: only the CPU speculates`, c.cfg.Device))
 	}
 	var ids []string
 	for _, v := range gpus {
@@ -64,6 +63,20 @@ func newRunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error)
 	}
 	o.Device, o.Hooks = gpus[0], c.faults.hooks(0)
 	return cudarunner.New(ckpt, o)
+}
+
+// useGPUs reports whether the model runs on the GPUs that were found. What they cannot do is left to
+// the CPU, unless the configuration names them.
+func (c *Config) useGPUs(found int, model *checkpoint.Config) (bool, error) {
+	speculates := c.Speculative.Method != ""
+	switch {
+	case found == 0 || c.Device == "" && (speculates || !cudarunner.Computes(model)):
+		return false, nil
+	case speculates:
+		return false, paramError("Speculative.Method", fmt.Sprintf("%q", c.Speculative.Method),
+			fmt.Sprintf(`"" on device %s: only the CPU speculates`, c.Device))
+	}
+	return true, nil
 }
 
 func (c *core) cpuOptions() cpurunner.Options {

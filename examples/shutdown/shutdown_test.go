@@ -413,3 +413,47 @@ func TestPooling(t *testing.T) {
 		runtime.KeepAlive(err)
 	})
 }
+
+// 10. An engine that speculates: the draft model's weights and KV cache are owners that must be gone,
+// also when it fails in the middle of a draft.
+
+func TestSpeculation(t *testing.T) {
+	drafts := func(cfg engine.Config) engine.Config {
+		cfg.Speculative = engine.Speculative{Model: fixtures.Bundled(), NumTokens: 3}
+		return cfg
+	}
+	everywhere(t, "speculation: generate, sleep, wake, delete", func(t *testing.T, cfg engine.Config) {
+		r, e := start(t, drafts(cfg))
+		before := r.Generate(some(40))[0].Completions[0].TokenIDs
+		assert.Positive(t, e.Stats().SpecAcceptedTokens)
+		assert.True(t, cfg.Core == engine.ChildProcess || e.Parts()["draft model runner"] != nil, "it is watched")
+		for level := 1; level <= 2; level++ {
+			held := ledger.ByOwner(e.Holdings())
+			assert.Positive(t, held["draft_weights"])
+			assert.Positive(t, held["draft_kv_cache"])
+			require.NoError(t, e.Sleep(t.Context(), level))
+			assert.Zero(t, ledger.ByOwner(e.Holdings())["draft_kv_cache"])
+			require.NoError(t, e.Wake(t.Context()))
+		}
+		assert.Equal(t, before, r.Generate(some(40))[0].Completions[0].TokenIDs)
+		gone(t, r)
+	})
+	everywhere(t, "speculation: a draft fails in the middle", func(t *testing.T, cfg engine.Config) {
+		cfg.Faults = on(cfg, fault.Error(llm.FaultDraft, 10))
+		r, e := start(t, drafts(cfg))
+		for _, a := range inFlight(t, r, e, 3, 100)() {
+			assert.ErrorIs(t, a.err, llm.ErrEngineDead)
+		}
+		fault.MustFire(t, e)
+		gone(t, r)
+	})
+	inChildCores(t, "speculation: killed in the middle of a draft", func(t *testing.T, cfg engine.Config) {
+		cfg.Faults = on(cfg, fault.Kill(llm.FaultDraft, 10))
+		r, e := start(t, drafts(cfg))
+		for _, a := range inFlight(t, r, e, 3, 100)() {
+			assert.ErrorIs(t, a.err, llm.ErrEngineDead)
+		}
+		fault.MustFire(t, e)
+		gone(t, r)
+	})
+}
