@@ -26,7 +26,7 @@ var (
 	// back is a message that points to what the test has logged before.
 	back   = regexp.MustCompile(`(?i)\b(see|as) (the )?(\w+ )?(above|before)\b|\babove\b`)
 	colors = regexp.MustCompile("\x1b\\[[0-9;]*m")
-	quoted = regexp.MustCompile(`(^|[\s(\[])"(?:[^"\\\n]|\\.)*"` + "|(^|[\\s(\\[])`[^`\n]*`")
+	quoted = regexp.MustCompile(`(^|[\s(\[])"(?:[^"\\\n]|\\.)*"` + "|(^|[\\s(\\[])`[^`\n]*`|(^|[\\s(\\[])'[^'\n]*'")
 )
 
 // causeOf finds it: the blocks of testify and gomega, else the last message with a file and a line,
@@ -118,7 +118,7 @@ func compares(text string) bool {
 // errors is the text without what a message quotes: an error is not put in quotes by the one who
 // reports it, but a value is.
 func (c cause) errors() string {
-	return quoted.ReplaceAllString(c.text, "$1$2")
+	return quoted.ReplaceAllString(c.text, "$1$2$3")
 }
 
 // ending is the cause when no line says where it comes from: what was printed last.

@@ -51,7 +51,7 @@ var decisive = []rule{
 		"too many open files in system",
 	}},
 	{verdict.ClassCapacity, "too few devices", []string{
-		"no free device", "devices are busy", "no gpu", "needs 2 gpus", "needs two gpus", "not enough gpus", "insufficient nvidia.com/gpu", "no cuda-capable device",
+		"no free device", "devices are busy", "no gpu", "no cuda gpus are available", "needs 2 gpus", "needs two gpus", "not enough gpus", "insufficient nvidia.com/gpu", "no cuda-capable device",
 		"all cuda-capable devices are busy", "waiting for a lease", "no device is free", "0 gpus available",
 		"exceeds the number of gpus available", "invalid device ordinal",
 	}},
@@ -69,8 +69,8 @@ var decisive = []rule{
 		"no space left on device", "read-only file system", "input/output error", "stale file handle", "database or disk is full", "enospc", "erofs", "stale nfs file handle", "disk quota exceeded",
 	}},
 	{verdict.ClassInfra, "the network", []string{
-		"no such host", "temporary failure in name resolution", "temporary failure resolving", "tls handshake timeout", "network is unreachable", "no route to host", "proxyconnect tcp",
-		"server misbehaving", "could not resolve host", "unable to resolve host", "failed to resolve '", "httpsconnectionpool(host=",
+		"no such host", "temporary failure in name resolution", "temporary failure resolving", "tls handshake timeout", "network is unreachable", "enetunreach", "no route to host", "proxyconnect tcp",
+		"server misbehaving", "could not resolve host", "unable to resolve host", "failed to resolve", "httpsconnectionpool(host=",
 		"name or service not known", "no address associated with hostname", "getaddrinfo", "unknownhostexception", "unresolvedaddress",
 	}},
 	{verdict.ClassInfra, "a certificate", []string{
@@ -80,7 +80,7 @@ var decisive = []rule{
 	}},
 	{verdict.ClassInfra, "a service elsewhere", []string{
 		"429 too many requests", "toomanyrequests", "502 bad gateway", "504 gateway", "503 service unavailable: https://", "proxy.golang.org", "sum.golang.org",
-		"huggingface.co", "registry.ollama.ai", "docker.io", "ghcr.io", "cannot connect to the docker daemon", "cannot connect to podman", "unable to connect to podman", "pull access denied", "error pulling image",
+		"huggingface.co", "we couldn't connect to", "registry.ollama.ai", "docker.io", "ghcr.io", "cannot connect to the docker daemon", "cannot connect to podman", "unable to connect to podman", "pull access denied", "error pulling image",
 		"imagepullbackoff", "the runner has received a shutdown signal", "node is not ready", "slurmstepd: error",
 	}},
 	{verdict.ClassTimeout, "a time limit inside of the server", []string{
@@ -99,7 +99,7 @@ var engineRule = rule{verdict.ClassEngine, "the engine ended or refused to start
 
 // lateRule is for what took too long, when nothing says why.
 var lateRule = rule{verdict.ClassTimeout, "a time limit", []string{
-	"context deadline exceeded", "timeouterror", "timeoutexpired", "timeoutexception", "etimedout", "aborted due to timeout", "timeout hit",
+	"context deadline exceeded", "timeouterror", "timeoutexpired", "timeoutexception", "etimedout", "aborted due to timeout", "timeout hit", "timeout awaiting", "operation too slow",
 	"timeout reached", "exit status 124", "gateway timeout", "deadline exceeded", "timed out", "i/o timeout", "timeout after", "timeout exceeded", "condition never satisfied",
 	"has not returned", "did not return", "not ready after", "did not become ready", "client.timeout", "still running after",
 }}

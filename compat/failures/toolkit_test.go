@@ -22,7 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/fixtures"
 	"github.com/enginetest/enginetest/fixtures/fault"
 	"github.com/enginetest/enginetest/forkproc"
@@ -37,21 +36,21 @@ import (
 // testCases fail in their own way.
 var testCases = map[string]func(t *testing.T){
 	// Faults of the bundled engine.
-	"engine--own-forward-late":  func(t *testing.T) { own(t, fault.Error(engine.FaultForward, 1)) },
-	"engine--own-forward-panic": func(t *testing.T) { own(t, fault.Panic(engine.FaultForward, 1)) },
-	"engine--own-sample-panic":  func(t *testing.T) { own(t, fault.Panic(engine.FaultSample, 1)) },
-	"engine--own-output-error":  func(t *testing.T) { own(t, fault.Error(engine.FaultOutput, 1)) },
-	"engine--own-output-panic":  func(t *testing.T) { own(t, fault.Panic(engine.FaultOutput, 0)) },
-	"engine--own-profile":       func(t *testing.T) { own(t, fault.Error(engine.FaultProfile, 0)) },
-	"engine--own-load-panic":    func(t *testing.T) { own(t, fault.Panic(engine.FaultLoad, 0)) },
-	"engine--own-shutdown":      func(t *testing.T) { own(t, fault.Panic(engine.FaultShutdown, 0)) },
-	"engine--own-allocate":      func(t *testing.T) { own(t, fault.Error(engine.FaultAllocate, 1)) },
-	"capacity--own-oom-load":    func(t *testing.T) { own(t, fault.OutOfMemory(engine.FaultAllocate, 0)) },
-	"capacity--own-oom-late":    func(t *testing.T) { own(t, fault.OutOfMemory(engine.FaultAllocate, 1)) },
-	"timeout--own-sample-hang":  func(t *testing.T) { ownWithin(t, fault.Hang(engine.FaultSample, 1)) },
-	"timeout--own-output-hang":  func(t *testing.T) { ownWithin(t, fault.Hang(engine.FaultOutput, 1)) },
-	"timeout--own-start":        func(t *testing.T) { own(t, fault.Hang(engine.FaultLoad, 0), runner.StartTimeout(time.Second)) },
-	"test--own-unfired":         func(t *testing.T) { own(t, fault.Panic(engine.FaultSample, 90_000)) },
+	"engine--own-forward-late":  func(t *testing.T) { own(t, fault.Error(llm.FaultForward, 1)) },
+	"engine--own-forward-panic": func(t *testing.T) { own(t, fault.Panic(llm.FaultForward, 1)) },
+	"engine--own-sample-panic":  func(t *testing.T) { own(t, fault.Panic(llm.FaultSample, 1)) },
+	"engine--own-output-error":  func(t *testing.T) { own(t, fault.Error(llm.FaultOutput, 1)) },
+	"engine--own-output-panic":  func(t *testing.T) { own(t, fault.Panic(llm.FaultOutput, 0)) },
+	"engine--own-profile":       func(t *testing.T) { own(t, fault.Error(llm.FaultProfile, 0)) },
+	"engine--own-load-panic":    func(t *testing.T) { own(t, fault.Panic(llm.FaultLoad, 0)) },
+	"engine--own-shutdown":      func(t *testing.T) { own(t, fault.Panic(llm.FaultShutdown, 0)) },
+	"engine--own-allocate":      func(t *testing.T) { own(t, fault.Error(llm.FaultAllocate, 1)) },
+	"capacity--own-oom-load":    func(t *testing.T) { own(t, fault.OutOfMemory(llm.FaultAllocate, 0)) },
+	"capacity--own-oom-late":    func(t *testing.T) { own(t, fault.OutOfMemory(llm.FaultAllocate, 1)) },
+	"timeout--own-sample-hang":  func(t *testing.T) { ownWithin(t, fault.Hang(llm.FaultSample, 1)) },
+	"timeout--own-output-hang":  func(t *testing.T) { ownWithin(t, fault.Hang(llm.FaultOutput, 1)) },
+	"timeout--own-start":        func(t *testing.T) { own(t, fault.Hang(llm.FaultLoad, 0), runner.StartTimeout(time.Second)) },
+	"test--own-unfired":         func(t *testing.T) { own(t, fault.Panic(llm.FaultSample, 90_000)) },
 	"capacity--own-cuda":        func(t *testing.T) { ownConfig(t, runner.Config{Model: fixtures.Bundled(), Device: "cuda"}) },
 	"engine--own-no-model":      func(t *testing.T) { ownConfig(t, runner.Config{Model: t.TempDir(), Device: "cpu"}) },
 	"engine--own-torn-model":    func(t *testing.T) { ownConfig(t, runner.Config{Model: torn(t), Device: "cpu"}) },
@@ -60,7 +59,7 @@ var testCases = map[string]func(t *testing.T){
 		require.Equal(t, "connection refused", r.GenerateGreedy("2+3=", 4).Text)
 	},
 	"engine--own-use-after": func(t *testing.T) {
-		r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []engine.Fault{fault.Error(engine.FaultForward, 2)}})
+		r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []llm.Fault{fault.Error(llm.FaultForward, 2)}})
 		for range 4 {
 			r.GenerateGreedy("2+3=", 1)
 		}
@@ -176,18 +175,18 @@ var testCases = map[string]func(t *testing.T){
 	// Devices.
 	"capacity--device-others": func(t *testing.T) { devices(t, gpuwait.Holder{PID: 1, Bytes: 9 << 30, Known: true}) },
 	"capacity--device-lease": func(t *testing.T) {
-		t.Setenv(gpuwait.LeaseDirEnv, t.TempDir())
+		t.Setenv("GPUWAIT_LEASE_DIR", t.TempDir())
 		src := gpuwaittest.New(gpuwaittest.Device{Device: gpuwait.Device{UUID: "GPU-5"}, Total: 24 << 30})
 		gpuwait.Acquire(t, 1, gpuwait.From(src))
 		t.Run("second", func(t *testing.T) { gpuwait.Acquire(t, 1, gpuwait.From(src), gpuwait.Timeout(300*time.Millisecond)) })
 	},
 	"capacity--device-few": func(t *testing.T) {
-		t.Setenv(gpuwait.LeaseDirEnv, t.TempDir())
+		t.Setenv("GPUWAIT_LEASE_DIR", t.TempDir())
 		src := gpuwaittest.New(gpuwaittest.Device{Device: gpuwait.Device{UUID: "GPU-5"}, Total: 24 << 30})
 		gpuwait.Acquire(t, 4, gpuwait.From(src), gpuwait.Timeout(300*time.Millisecond))
 	},
 	"capacity--device-full": func(t *testing.T) {
-		t.Setenv(gpuwait.LeaseDirEnv, t.TempDir())
+		t.Setenv("GPUWAIT_LEASE_DIR", t.TempDir())
 		src := gpuwaittest.New(gpuwaittest.Device{Device: gpuwait.Device{UUID: "GPU-5"}, Total: 24 << 30, Steps: []gpuwaittest.Step{{Used: 23 << 30}}})
 		gpuwait.Acquire(t, 1, gpuwait.From(src), gpuwait.MinFree(20<<30), gpuwait.Timeout(300*time.Millisecond))
 	},
@@ -284,13 +283,13 @@ func plantIn(t *testing.T, plant func()) {
 		harness.WithoutDeviceMemory("no GPU"), harness.TeardownTimeout(3*time.Second))
 }
 
-func own(t *testing.T, f engine.Fault, opts ...runner.Option) {
-	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []engine.Fault{f}}, opts...)
+func own(t *testing.T, f llm.Fault, opts ...runner.Option) {
+	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []llm.Fault{f}}, opts...)
 	r.GenerateGreedy("2+3=", 8)
 }
 
-func ownWithin(t *testing.T, f engine.Fault) {
-	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []engine.Fault{f}})
+func ownWithin(t *testing.T, f llm.Fault) {
+	r := runner.New(t, runner.Config{Model: fixtures.Bundled(), Device: "cpu", Faults: []llm.Fault{f}})
 	r.WithContext(within(t, time.Second)).GenerateGreedy("2+3=", 8)
 }
 
