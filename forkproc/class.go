@@ -52,8 +52,8 @@ func (o *Outcome) leftovers() (list []verdict.Verdict) {
 	for _, l := range o.Leftovers {
 		list = append(list, verdict.Verdict{
 			Class: verdict.ClassLeak, Signature: verdict.Signature(verdict.ClassLeak,
-				string(l.Kind)+" "+l.Name), Source: "forkproc",
-			Message: "left behind: " + l.Text, Resource: string(l.Kind), Holder: l.Name,
+				l.Kind+" "+l.Name), Source: "forkproc",
+			Message: "left behind: " + l.Text, Resource: l.Kind, Holder: l.Name,
 		})
 	}
 	return list
