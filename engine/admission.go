@@ -120,7 +120,7 @@ func btoi(b bool) int {
 func (k *checked) load() load {
 	n := int64(k.rules.n)
 	tokens := int64(len(k.tokens))
-	shared := int64(len(k.req.Prompt)) + 4*tokens
+	shared := int64(len(k.req.Prompt)) + 4*tokens + k.embeds.bytes()
 	for _, s := range k.rules.stop {
 		shared += int64(len(s))
 	}

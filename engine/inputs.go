@@ -22,6 +22,7 @@ type inputProcessor struct {
 	tok      *tokenizer.Tokenizer // nil: none; guarded by the lifecycle's lock
 
 	pooling     llm.PoolingInfo // of a model that pools
+	embedding   int             // numbers in a prompt's embedding; 0: the device takes none
 	tokenTypes  int             // 0: the model tells no segments apart
 	padTokenID  int32           // -1: none
 	noTokenizer string          // why a tokenizer.json is not used
@@ -37,6 +38,7 @@ type checked struct {
 	rules  rules
 	tok    *tokenizer.Tokenizer
 	pool   *poolRules // of a request that pools
+	embeds *promptEmbeds
 }
 
 func (p *inputProcessor) checkAll(ctx context.Context, reqs []Request) ([]*checked, error) {
@@ -66,12 +68,18 @@ func (p *inputProcessor) check(ctx context.Context, q *Request) (*checked, error
 	l := limits{vocab: p.vocab, eos: p.eos, tok: tok, maxLen: p.cfg.MaxModelLen}
 	most := p.cfg.MaxModelLen - 1
 	tokens := q.PromptTokenIDs
+	embeds, err := p.checkEmbeds(q)
+	if err != nil {
+		return nil, err
+	}
+	if embeds != nil {
+		tokens = make([]int32, len(embeds.rows)) // in the places of tokens that there are none of
+	}
 	if tokens == nil {
 		if tok == nil {
 			return nil, fmt.Errorf("%w: %s; a text prompt needs one, PromptTokenIDs do not", llm.ErrNoTokenizer,
 				p.whyNoTokenizer())
 		}
-		var err error
 		if tokens, err = encodePrompt(ctx, tok, q.Prompt, most); err != nil {
 			return nil, err
 		}
@@ -92,7 +100,7 @@ func (p *inputProcessor) check(ctx context.Context, q *Request) (*checked, error
 	if params.Grammar, err = p.grammars.get(q.Sampling.StructuredOutputs, tok, p.vocab); err != nil {
 		return nil, err
 	}
-	return &checked{req: q, tokens: tokens, params: params, rules: rules, tok: tok}, nil
+	return &checked{req: q, tokens: tokens, params: params, rules: rules, tok: tok, embeds: embeds}, nil
 }
 
 // encodePrompt turns a prompt into at most a number of tokens.

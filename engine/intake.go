@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/enginetest/enginetest/ledger"
 	"github.com/enginetest/enginetest/llm"
 )
 
 // intake takes requests from callers: it checks them, counts them and hands them to the loop.
 type intake struct {
 	cfg    *Config
+	ledger *ledger.Ledger
 	life   *lifecycle
 	box    *mailbox
 	inputs *inputProcessor
@@ -69,6 +71,9 @@ func (in *intake) take(ks []*checked, own *callClient, stream bool, each func(in
 		in.reqs.held.releaseAll(need)
 		return nil, err
 	}
+	for _, r := range rs {
+		r.embeds.enter(in.ledger)
+	}
 	in.box.post(func() { in.admit(rs) })
 	return rs, nil
 }
@@ -81,7 +86,7 @@ func (in *intake) precheck(reqs []Request, own *callClient) error {
 		if n < 1 || n > maxSeqsOfRequest { // refused by its own bound, if it is not 1
 			n = 1
 		}
-		need.add(clientOf(&reqs[i], own), load{seqs: int64(n), bytes: int64(len(reqs[i].Prompt))})
+		need.add(clientOf(&reqs[i], own), load{seqs: int64(n), bytes: int64(len(reqs[i].Prompt)) + embedBytes(reqs[i].PromptEmbeds)})
 	}
 	in.life.mu.Lock()
 	defer in.life.mu.Unlock()

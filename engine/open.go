@@ -22,6 +22,7 @@ type model struct {
 	maxPositions int
 	limits
 	pooling     llm.PoolingInfo // of a model that pools
+	embedding   int             // numbers in a prompt's embedding; 0: the device takes none
 	tokenTypes  int             // 0: the model tells no segments apart
 	padTokenID  int32           // -1: none
 	noTokenizer string          // why a tokenizer.json is not used
@@ -65,6 +66,9 @@ func loadCheckpoint(c *core) (model, error) {
 	}
 	if m.runner, err = c.speculate(m.runner, m.vocab, m.maxPositions); err != nil {
 		return model{}, err
+	}
+	if c.cfg.Device == "cpu" {
+		m.embedding = ckpt.Config.HiddenSize
 	}
 	c.unused = ckpt.Unused()
 	warnUnused(c.log, c.cfg.Model, c.unused)
@@ -125,6 +129,7 @@ func (c *core) build(ctx context.Context, load loader) (err error) {
 func (c *core) use(m model) {
 	c.loop.runner, c.loop.out.limits = m.runner, m.limits
 	c.vocab, c.eos, c.tok = m.vocab, m.eos, m.tok
+	c.embedding = m.embedding
 	c.pooling, c.tokenTypes, c.padTokenID, c.noTokenizer = m.pooling, m.tokenTypes, m.padTokenID, m.noTokenizer
 	c.cfg.Task = cmp.Or(c.cfg.Task, llm.TaskGenerate)
 	if g, ok := m.runner.(interface{ Busy() []string }); ok {

@@ -22,8 +22,9 @@ type request struct {
 	rules    rules
 	seqs     []*completion
 	out      Output
-	data     []float32  // what a model that pools made of it
-	pool     *poolRules // nil: it generates
+	data     []float32     // what a model that pools made of it
+	pool     *poolRules    // nil: it generates
+	embeds   *promptEmbeds // nil: its prompt has tokens
 	err      error
 	live     int              // completions that go on
 	cut      llm.FinishReason // FinishAbort or FinishError when it did not end by itself
@@ -45,9 +46,12 @@ func newRequest(k *checked, client any, maxLen int) *request {
 	tok := k.tok
 	q := &request{
 		id: k.req.ID, client: client, load: k.load(), unseeded: k.req.Sampling.Seed == nil, rules: r, live: r.n,
-		done: make(chan struct{}), more: make(chan struct{}, 1),
+		done: make(chan struct{}), more: make(chan struct{}, 1), embeds: k.embeds,
 	}
-	q.out = Output{Prompt: k.req.Prompt, PromptTokenIDs: slices.Clone(tokens)}
+	q.out = Output{Prompt: k.req.Prompt}
+	if k.embeds == nil {
+		q.out.PromptTokenIDs = slices.Clone(tokens)
+	}
 	if k.pool != nil {
 		q.usePooling(k)
 		return q
@@ -60,6 +64,9 @@ func newRequest(k *checked, client any, maxLen int) *request {
 		}
 		p.seq.Tokens = append(make([]int32, 0, len(tokens)+min(r.maxTokens, 64)), tokens...)
 		p.seq.Sampler = &sample.State{Params: k.params, Prompt: q.out.PromptTokenIDs}
+		if k.embeds != nil {
+			p.seq.Embeds, p.seq.Salt, p.seq.Sampler.Embedded = k.embeds.rows, k.embeds.salt, len(tokens)
+		}
 		if i == 0 {
 			p.seq.PromptLogprobs = r.prompt
 			p.seq.PromptMode.Logits = k.params.LogprobsMode.Logits
@@ -67,7 +74,7 @@ func newRequest(k *checked, client any, maxLen int) *request {
 			p.seq.Leader = &q.seqs[0].seq
 		}
 		if tok != nil {
-			p.text = newText(tok, r, tokens)
+			p.text = newText(tok, r, q.out.PromptTokenIDs)
 		}
 		q.seqs = append(q.seqs, p)
 	}
@@ -115,6 +122,7 @@ func (r *request) deliver() {
 	for _, p := range r.seqs {
 		r.out.Completions = append(r.out.Completions, p.completion())
 	}
+	r.embeds.release()
 	r.seqs = nil // with them go the sampler's states, the block tables and the tokenizer
 	close(r.done)
 }

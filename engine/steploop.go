@@ -137,7 +137,7 @@ func (l *stepLoop) admit(rs []*request) {
 		if r.live == 0 { // the engine fell asleep before it came to it
 			continue
 		}
-		l.counts.PromptTokens += int64(len(r.out.PromptTokenIDs))
+		l.counts.PromptTokens += int64(r.seqs[0].seq.PromptLen)
 		for _, p := range r.seqs {
 			if err := l.sched.Add(&p.seq); err != nil { // Open has made sure that MaxModelLen fits
 				l.out.end(r, llm.FinishError, fmt.Errorf("%w: %w", llm.ErrPromptTooBig, err))

@@ -1,12 +1,16 @@
 package llm
 
-// Request is one prompt: a text, or token ids.
+// Request is one prompt: a text, token ids, or embeddings.
 type Request struct {
 	ID             string // for Abort and logs; "" gets a fresh one
 	Prompt         string
 	PromptTokenIDs []int32 // used instead of Prompt when not nil
-	Client         string  // whom it is for: clients share the engine evenly; "" makes each call a client of its own
-	Sampling       SamplingParams
+	// PromptEmbeds is used instead of either when not nil: a row per position, as the model's embedding
+	// layer returns them for tokens. Such a prompt has no token ids: penalties and n-grams know its
+	// output only, and it has no log-probabilities.
+	PromptEmbeds [][]float32
+	Client       string // whom it is for: clients share the engine evenly; "" makes each call a client of its own
+	Sampling     SamplingParams
 }
 
 // FinishReason says why a completion ended.

@@ -44,6 +44,11 @@ func (r *Runner) forward(b *modelrunner.Batch) error {
 	if r.EmbeddingScale != 1 {
 		cpu.Scale(p, x, float32(r.EmbeddingScale))
 	}
+	for i := range b.Seqs {
+		for j, row := range b.Seqs[i].Embeds {
+			copy(x[(b.Seqs[i].Start+j)*r.HiddenSize:], row)
+		}
+	}
 	for i := range r.layers {
 		l := &r.layers[i]
 		if r.trace != nil {
@@ -246,6 +251,15 @@ func (r *Runner) fitting(read []reading) (now []reading, rows int) {
 	return read, rows
 }
 
+// embedWidth is the size of an embedding that may come in place of a token; 0 for an encoder, which
+// takes none.
+func (r *Runner) embedWidth() int {
+	if r.Encoder {
+		return 0
+	}
+	return r.HiddenSize
+}
+
 // check refuses a batch that would read or write where it must not: a fault of the scheduler's, not
 // of a request.
 func (r *Runner) check(b *modelrunner.Batch) error {
@@ -257,7 +271,7 @@ func (r *Runner) check(b *modelrunner.Batch) error {
 	}
 	return b.Check(modelrunner.Limits{
 		Tokens: r.work.tokens, Vocab: r.VocabSize, Positions: r.options.MaxModelLen,
-		Blocks: r.blocks, BlockSize: r.options.BlockSize, Types: r.TypeVocab,
+		Blocks: r.blocks, BlockSize: r.options.BlockSize, Types: r.TypeVocab, Embeds: r.embedWidth(),
 		Whole: r.Encoder || pooling.Type(r.Pooling).Whole(),
 	})
 }

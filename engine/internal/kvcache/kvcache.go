@@ -33,6 +33,7 @@ type block struct {
 // Table is one sequence's block table: block i holds the positions [i*BlockSize, (i+1)*BlockSize).
 // The zero value is empty.
 type Table struct {
+	Salt   []byte // what a prefix depends on besides its tokens; set before the first use
 	blocks []int32
 	// of the sequence's full blocks, as far as they were needed; they outlive Free, since the
 	// tokens do not change
@@ -268,6 +269,8 @@ func (c *Cache) hashOf(t *Table, tokens []int32, i int) Hash {
 		buf := c.scratch[:0]
 		if n > 0 {
 			buf = append(buf, t.hashes[n-1][:]...)
+		} else {
+			buf = append(buf, t.Salt...)
 		}
 		for _, id := range tokens[n*c.blockSize : (n+1)*c.blockSize] {
 			buf = binary.LittleEndian.AppendUint32(buf, uint32(id))

@@ -10,6 +10,7 @@ type Limits struct {
 	Blocks    int // of the KV cache
 	BlockSize int
 	Types     int  // token types; 0: the model has none
+	Embeds    int  // numbers in an embedding that comes in place of a token; 0: none may come
 	Whole     bool // a sequence comes in one step: its rows see what is behind them, or all of them are pooled
 }
 
@@ -52,6 +53,9 @@ func (b *Batch) Check(l Limits) error {
 			return fmt.Errorf("sequence %d: last position %d, context %d, %d blocks of %d, %d prompt targets in %d rows, %d drafts",
 				i, b.Positions[end-1], s.Context, len(s.Blocks), size, len(s.Targets), s.Len, len(s.Drafts))
 		}
+		if err := s.checkEmbeds(l.Embeds); err != nil {
+			return fmt.Errorf("sequence %d: %w", i, err)
+		}
 		if l.Whole && s.Context != s.Len {
 			return fmt.Errorf("sequence %d has %d rows of %d, and must be computed in one step", i, s.Len, s.Context)
 		}
@@ -63,6 +67,18 @@ func (b *Batch) Check(l Limits) error {
 	}
 	if end != n {
 		return fmt.Errorf("%d tokens, the sequences have %d", n, end)
+	}
+	return nil
+}
+
+func (s *Seq) checkEmbeds(width int) error {
+	if len(s.Embeds) > s.Len || len(s.Embeds) > 0 && width == 0 {
+		return fmt.Errorf("%d embeddings for %d rows, of %d numbers each", len(s.Embeds), s.Len, width)
+	}
+	for i, row := range s.Embeds {
+		if len(row) != width {
+			return fmt.Errorf("embedding %d has %d numbers, want %d", i, len(row), width)
+		}
 	}
 	return nil
 }

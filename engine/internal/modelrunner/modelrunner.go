@@ -37,7 +37,8 @@ type Seq struct {
 	PromptLogprobs int
 	LogprobsMode   sample.Mode // of these; Processed is not set: no parameter applies to a prompt
 	Targets        []int32
-	Pool           bool // of a pooling model: the last row completes the sequence, and its numbers are wanted
+	Embeds         [][]float32 // in place of the embeddings of the first rows' tokens
+	Pool           bool        // of a pooling model: the last row completes the sequence, and its numbers are wanted
 }
 
 // SeqResult is what a step gave for one Seq.

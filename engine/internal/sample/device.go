@@ -37,7 +37,7 @@ func (p *Params) Greedy() bool { return p.Temperature < greedyBelow || p.TopK ==
 const greedyBelow = 1e-5
 
 // Length is the number of tokens so far, which is the position of the token that is drawn next.
-func (s *State) Length() int { return len(s.Prompt) + len(s.Output) }
+func (s *State) Length() int { return s.Embedded + s.known() }
 
 // Kinds of edits: the upper four bits of Edit.What.
 const (

@@ -7,9 +7,10 @@ import "github.com/enginetest/enginetest/engine/internal/grammar"
 // date from there at each draw, one map access a token. An engine that takes tokens back makes a
 // new State. A State belongs to one goroutine at a time.
 type State struct {
-	Params Params
-	Prompt []int32
-	Output []int32
+	Params   Params
+	Embedded int // positions of a prompt that has no token ids
+	Prompt   []int32
+	Output   []int32
 
 	counted int             // tokens of Prompt and Output, in that order, that are in tokens
 	index   map[int32]int32 // token id -> its place in tokens
@@ -33,12 +34,15 @@ func (s *State) at(i int) int32 {
 	return s.Output[i-len(s.Prompt)]
 }
 
+// known is the number of tokens in Prompt and Output.
+func (s *State) known() int { return len(s.Prompt) + len(s.Output) }
+
 // count takes up the tokens that came since the last call.
 func (s *State) count() []tokenCount {
 	if s.index == nil {
 		s.index = map[int32]int32{}
 	}
-	for ; s.counted < s.Length(); s.counted++ {
+	for ; s.counted < s.known(); s.counted++ {
 		id := s.at(s.counted)
 		k, ok := s.index[id]
 		if !ok {
@@ -62,7 +66,7 @@ type ngramIndex struct {
 
 // followers calls f with every token that came after an earlier copy of the last n-1 tokens.
 func (s *State) followers(n int, f func(id int32)) {
-	x, length := &s.ngrams, s.Length()
+	x, length := &s.ngrams, s.known()
 	if length+1 < n {
 		return
 	}

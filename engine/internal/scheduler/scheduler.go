@@ -30,6 +30,8 @@ type Seq struct {
 	Sampler        *sample.State
 	Pool           bool        // it is over when Tokens have been computed; there is no Sampler
 	TokenTypes     []int32     // the segment of each token; nil: all are 0
+	Embeds         [][]float32 // rows in place of the embeddings of the first Tokens
+	Salt           []byte      // of the prefix cache: what Embeds are
 	PromptLogprobs int         // how many are wanted besides the prompt's own; -1: none
 	PromptMode     sample.Mode // of these
 	Leader         *Seq        // computes the same prompt: this one waits until it has, and then finds it in the prefix cache
@@ -101,6 +103,7 @@ func (s *Scheduler) Add(q *Seq) error {
 	}
 	s.live++
 	s.tickets++
+	q.table.Salt = q.Salt
 	q.client, q.ticket = s.clients.join(q.Client), s.tickets
 	if l := q.Leader; l != nil && !l.prompted && !l.done {
 		l.followers.pushBack(q)
@@ -326,6 +329,9 @@ func (s *Scheduler) put(q *Seq, n, d int) {
 		seq.Sampler, seq.Pool = q.Sampler, q.Pool
 	}
 	s.putTypes(q, n)
+	if q.computed < len(q.Embeds) {
+		seq.Embeds = q.Embeds[q.computed:min(q.computed+n, len(q.Embeds))]
+	}
 	if q.PromptLogprobs >= 0 && !q.prompted {
 		seq.PromptLogprobs, seq.LogprobsMode = q.PromptLogprobs, q.PromptMode
 		seq.Targets = q.Tokens[min(q.computed+1, q.PromptLen):min(seq.Context+1, q.PromptLen)]

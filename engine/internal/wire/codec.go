@@ -97,6 +97,12 @@ func appendSlice(b []byte, v reflect.Value) (_ []byte, err error) {
 	if v.Type().Elem().Size() == 0 {
 		return nil, fmt.Errorf("wire: a %s cannot be sent: its elements are empty", v.Type())
 	}
+	if floats, ok := v.Interface().([]float32); ok { // many come at once
+		for _, x := range floats {
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
+		}
+		return b, nil
+	}
 	for i := range v.Len() {
 		if b, err = appendValue(b, v.Index(i)); err != nil {
 			return nil, err
@@ -199,6 +205,14 @@ func (d *decoder) slice(v reflect.Value) error {
 	}
 	if v.SetZero(); n == 0 {
 		v.Set(reflect.MakeSlice(v.Type(), 0, 0)) // not nil
+	}
+	if floats, ok := v.Addr().Interface().(*[]float32); ok && n > 0 {
+		b, err := d.bytes(4 * uint64(n))
+		*floats = make([]float32, len(b)/4)
+		for i := range *floats {
+			(*floats)[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+		}
+		return err
 	}
 	v.Grow(n) // an allocation less than MakeSlice
 	v.SetLen(n)
