@@ -16,34 +16,34 @@ import (
 
 // plant makes a random checkpoint say one token after each other: its layers add nothing, and row
 // next[i] of the output layer is the embedding of token i. They are computed all the same.
-func plant(t testing.TB, s fixtures.Spec, next []int) string {
-	t.Helper()
+func plant(tb testing.TB, s fixtures.Spec, next []int) string {
+	tb.Helper()
 	s.Vocab = len(next)
-	dir := fixtures.Checkpoint(t, s)
+	dir := fixtures.Checkpoint(tb, s)
 	f, err := os.OpenFile(filepath.Join(dir, "model.safetensors"), os.O_RDWR, 0)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, f.Close()) }()
+	require.NoError(tb, err)
+	defer func() { require.NoError(tb, f.Close()) }()
 	var size [8]byte
 	_, err = f.ReadAt(size[:], 0)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	n := int64(binary.LittleEndian.Uint64(size[:]))
 	header := make([]byte, n)
 	_, err = f.ReadAt(header, 8)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	var tensors map[string]struct {
 		Offsets [2]int64 `json:"data_offsets"`
 	}
-	require.NoError(t, json.Unmarshal(header, &tensors))
+	require.NoError(tb, json.Unmarshal(header, &tensors))
 	read := func(name string) []byte {
 		at := tensors[name].Offsets
 		data := make([]byte, at[1]-at[0])
 		_, err := f.ReadAt(data, 8+n+at[0])
-		require.NoError(t, err, name)
+		require.NoError(tb, err, name)
 		return data
 	}
 	write := func(name string, data []byte) {
 		_, err := f.WriteAt(data, 8+n+tensors[name].Offsets[0])
-		require.NoError(t, err, name)
+		require.NoError(tb, err, name)
 	}
 	for name, at := range tensors {
 		if strings.HasSuffix(name, "o_proj.weight") || strings.HasSuffix(name, "down_proj.weight") {
@@ -61,8 +61,8 @@ func plant(t testing.TB, s fixtures.Spec, next []int) string {
 
 // plantedPair makes a target that goes through all tokens of a vocabulary in some order, and a draft
 // that agrees with it after each token with a probability.
-func plantedPair(t testing.TB, target, draft fixtures.Spec, vocab int, agree float64) (string, string) {
-	t.Helper()
+func plantedPair(tb testing.TB, target, draft fixtures.Spec, vocab int, agree float64) (string, string) {
+	tb.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
 	order := rng.Perm(vocab)
 	next, guess := make([]int, vocab), make([]int, vocab)
@@ -78,5 +78,5 @@ func plantedPair(t testing.TB, target, draft fixtures.Spec, vocab int, agree flo
 	for i, id := range wrong {
 		guess[id] = next[wrong[(i+1)%len(wrong)]]
 	}
-	return plant(t, target, next), plant(t, draft, guess)
+	return plant(tb, target, next), plant(tb, draft, guess)
 }

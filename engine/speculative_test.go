@@ -303,5 +303,5 @@ func TestAcceptanceOfPlantedDraft(t *testing.T) {
 	st := e.Stats()
 	assert.InDelta(t, 0.8, float64(st.SpecAcceptedPerPos[0])/float64(st.SpecDrafts), 0.1)
 	assert.InDelta(t, (0.8+0.8*0.8+0.8*0.8*0.8)/3, st.AcceptanceRate(), 0.12)
-	assert.Less(t, st.Steps, int64(st.OutputTokens)*6/10)
+	assert.Less(t, st.Steps, st.OutputTokens*6/10)
 }

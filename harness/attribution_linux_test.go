@@ -226,9 +226,7 @@ func judgements(t *testing.T, dir string) (list []judgement) {
 // TestAttributionInParallel plants leaks in tests that all run at the same time: what evidence
 // attributes is found and named, what nothing tells is noted, and no test is blamed for another's.
 func TestAttributionInParallel(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a second for each leak that is found")
-	}
+	inSharedMemory(t)
 	seeds, n := 1, 10
 	if os.Getenv("ENGINETEST_LONG") != "" {
 		seeds, n = 10, 30
