@@ -139,7 +139,7 @@ func TestAnyParams(t *testing.T) {
 	id := rapid.OneOf(rapid.Int32Range(0, 511), rapid.SampledFrom([]int32{-1, 512, math.MaxInt32, math.MinInt32}))
 	rare := func(t *rapid.T) bool { return rapid.IntRange(0, 8).Draw(t, "given") == 0 }
 	refused, ran := 0, 0
-	rapid.Check(t, func(t *rapid.T) {
+	draw := func(t *rapid.T) {
 		var p SamplingParams
 		for _, f := range []*float64{
 			&p.Temperature, &p.TopP, &p.MinP, &p.TypicalP, &p.EpsilonCutoff, &p.RepetitionPenalty, &p.PresencePenalty,
@@ -192,9 +192,11 @@ func TestAnyParams(t *testing.T) {
 		if e.Err() != nil {
 			t.Fatalf("the engine died: %v", e.Err())
 		}
-	})
+	}
+	for round := 0; refused == 0 || ran == 0; round++ { // 20 draws, as with -short, may lack one kind
+		require.Less(t, round, 50)
+		rapid.Check(t, draw)
+	}
 	t.Logf("%d refused, %d ran", refused, ran)
-	assert.Positive(t, refused)
-	assert.Positive(t, ran)
 	assert.Zero(t, e.Stats().KVBlocksUsed)
 }

@@ -222,7 +222,7 @@ func TestOneFetchForAll(t *testing.T) {
 // block is lost.
 func TestAnyScheduleWithATierGivesTheSameOutput(t *testing.T) {
 	var loaded, failed, lost, preempted int
-	rapid.Check(t, func(t *rapid.T) {
+	schedule := func(t *rapid.T) {
 		size := rapid.IntRange(1, 5).Draw(t, "block size")
 		blocks := rapid.IntRange(4, 24).Draw(t, "blocks")
 		cfg := Config{MaxSeqs: rapid.IntRange(1, 6).Draw(t, "max seqs"), Chunked: rapid.Bool().Draw(t, "chunked")}
@@ -277,7 +277,10 @@ func TestAnyScheduleWithATierGivesTheSameOutput(t *testing.T) {
 		require.LessOrEqual(t, s.Blocks, s.Capacity)
 		loaded, failed, lost, preempted = loaded+s.Loaded, failed+s.Failed, lost+s.Lost, preempted+r.Preemptions()
 		require.NoError(t, tier.Close(context.Background()))
-	})
+	}
+	for round := 0; min(loaded, lost, preempted) == 0; round++ { // few draws may lack one of them
+		require.Less(t, round, 50, "nothing of this was tested")
+		rapid.Check(t, schedule)
+	}
 	t.Logf("%d blocks loaded, %d loads failed, %d stores lost, %d preemptions", loaded, failed, lost, preempted)
-	assert.Positive(t, min(loaded, lost, preempted), "nothing of this was tested")
 }
