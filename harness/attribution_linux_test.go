@@ -96,16 +96,7 @@ var plans = map[string]plan{
 	}},
 	"shared memory of its process": {"found", func(_ *testing.T, e *toy, id int) string {
 		path := fmt.Sprintf("/dev/shm/planted-%d-%03d", os.Getppid(), id)
-		c := exec.Command("sh", "-c", "exec 3<>"+path+"; echo; exec sleep 600")
-		out := must(c.StdoutPipe())
-		must(0, c.Start())
-		must(out.Read(make([]byte, 1)))
-		e.children = append(e.children, c)
-		e.onClose = func(context.Context) error {
-			c.Process.Kill()
-			c.Wait()
-			return nil
-		}
+		program(e, "sh", "-c", "exec 3<>"+path+"; echo; exec sleep 600")
 		undoLater(func() { os.Remove(path) })
 		return path
 	}},

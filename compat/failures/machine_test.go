@@ -341,6 +341,11 @@ func onPort(script string) func(t *testing.T) error {
 
 // deaf returns the address of a server that never answers.
 func deaf(t *testing.T) string {
+	return listen(t, func(net.Conn) { <-t.Context().Done() })
+}
+
+// listen returns the address of a server that does something with each connection, then hangs up.
+func listen(t *testing.T, do func(net.Conn)) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		panic("harmless: " + err.Error())
@@ -352,7 +357,10 @@ func deaf(t *testing.T) string {
 			if err != nil {
 				return
 			}
-			defer c.Close()
+			go func() {
+				defer c.Close()
+				do(c)
+			}()
 		}
 	}()
 	return l.Addr().String()
@@ -364,23 +372,11 @@ func hanging(script string) func(t *testing.T) error {
 
 // talk asks a server that reads the request, does something and hangs up.
 func talk(t *testing.T, do func(net.Conn)) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic("harmless: " + err.Error())
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = c.Read(make([]byte, 4096))
-			do(c)
-			_ = c.Close()
-		}
-	}()
-	r, err := http.Post("http://"+l.Addr().String()+"/v1/completions", "application/json", strings.NewReader("{}"))
+	addr := listen(t, func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 4096))
+		do(c)
+	})
+	r, err := http.Post("http://"+addr+"/v1/completions", "application/json", strings.NewReader("{}"))
 	if err != nil {
 		return err
 	}

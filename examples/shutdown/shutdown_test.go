@@ -438,22 +438,17 @@ func TestSpeculation(t *testing.T) {
 		assert.Equal(t, before, r.Generate(some(40))[0].Completions[0].TokenIDs)
 		gone(t, r)
 	})
-	everywhere(t, "speculation: a draft fails in the middle", func(t *testing.T, cfg engine.Config) {
-		cfg.Faults = on(cfg, fault.Error(llm.FaultDraft, 10))
-		r, e := start(t, drafts(cfg))
-		for _, a := range inFlight(t, r, e, 3, 100)() {
-			assert.ErrorIs(t, a.err, llm.ErrEngineDead)
+	dies := func(of llm.Fault) func(t *testing.T, cfg engine.Config) {
+		return func(t *testing.T, cfg engine.Config) {
+			cfg.Faults = on(cfg, of)
+			r, e := start(t, drafts(cfg))
+			for _, a := range inFlight(t, r, e, 3, 100)() {
+				assert.ErrorIs(t, a.err, llm.ErrEngineDead)
+			}
+			fault.MustFire(t, e)
+			gone(t, r)
 		}
-		fault.MustFire(t, e)
-		gone(t, r)
-	})
-	inChildCores(t, "speculation: killed in the middle of a draft", func(t *testing.T, cfg engine.Config) {
-		cfg.Faults = on(cfg, fault.Kill(llm.FaultDraft, 10))
-		r, e := start(t, drafts(cfg))
-		for _, a := range inFlight(t, r, e, 3, 100)() {
-			assert.ErrorIs(t, a.err, llm.ErrEngineDead)
-		}
-		fault.MustFire(t, e)
-		gone(t, r)
-	})
+	}
+	everywhere(t, "speculation: a draft fails in the middle", dies(fault.Error(llm.FaultDraft, 10)))
+	inChildCores(t, "speculation: killed in the middle of a draft", dies(fault.Kill(llm.FaultDraft, 10)))
 }

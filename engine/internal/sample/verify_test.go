@@ -68,7 +68,7 @@ func TestVerifyKeepsTheDistribution(t *testing.T) {
 	}
 }
 
-// Verify gives what single draws give, to the last: the tokens, their log-probabilities, the penalties
+// Verify returns what single draws return, bit for bit: the tokens, their log-probabilities, the penalties
 // that each has for the next.
 func TestVerifyDrawsAsDraw(t *testing.T) {
 	const vocab = 12

@@ -361,7 +361,7 @@ func (s *Scheduler) putTypes(q *Seq, n int) {
 }
 
 // Computed enters the step's tokens of a sequence as computed, without its drafts. Call it before
-// what was sampled is appended to Tokens. It gives the position of the first of them.
+// what was sampled is appended to Tokens. It returns the position of the first of them.
 func (s *Scheduler) Computed(q *Seq) (first int) {
 	first = q.computed
 	s.compute(q, q.scheduled)
