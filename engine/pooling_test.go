@@ -130,8 +130,10 @@ func TestPoolingActivations(t *testing.T) {
 		return out
 	}
 	for name, act := range map[string]func([]float32) []float32{
-		"qwen2-classify":     softmax,
-		"bert-cross-encoder": func(x []float32) []float32 { return []float32{float32(1 / (1 + math.Exp(-float64(x[0]))))} },
+		"qwen2-classify": softmax,
+		"bert-cross-encoder": func(x []float32) []float32 {
+			return []float32{float32(1 / (1 + math.Exp(-float64(x[0]))))}
+		},
 	} {
 		e, g := openPooling(t, name, Config{}), poolingGolden(t, name)[2]
 		outs, err := e.Pool(t.Context(), g.request(llm.PoolingParams{}))
@@ -172,7 +174,10 @@ func TestPoolingInfo(t *testing.T) {
 			Task: llm.TaskClassify, Pooling: "last", Dimensions: 3, Activation: "softmax",
 			Labels: []string{"LABEL_0", "LABEL_1", "LABEL_2"},
 		},
-		"bert-cross-encoder": {Task: llm.TaskClassify, Pooling: "cls", Dimensions: 1, Activation: "sigmoid", Labels: []string{"LABEL_0"}},
+		"bert-cross-encoder": {
+			Task: llm.TaskClassify, Pooling: "cls", Dimensions: 1, Activation: "sigmoid",
+			Labels: []string{"LABEL_0"},
+		},
 	} {
 		e := openPooling(t, name, Config{})
 		assert.Equal(t, want, e.PoolingInfo())
@@ -261,26 +266,38 @@ func TestPoolingRefusals(t *testing.T) {
 
 	pool := func(e *Engine, q llm.PoolingRequest) error { _, err := e.Pool(t.Context(), q); return err }
 	for want, q := range map[string]llm.PoolingRequest{
-		"Dimensions is 49, must be in [1, 48], or 0 for all": {PromptTokenIDs: ids, Pooling: llm.PoolingParams{Dimensions: 49}},
+		"Dimensions is 49, must be in [1, 48], or 0 for all": {
+			PromptTokenIDs: ids,
+			Pooling:        llm.PoolingParams{Dimensions: 49},
+		},
 		"Dimensions is -1":         {PromptTokenIDs: ids, Pooling: llm.PoolingParams{Dimensions: -1}},
 		"PromptTokenIDs[1] is 259": {PromptTokenIDs: []int32{1, 259}},
 		"the prompt is empty":      {PromptTokenIDs: []int32{}},
-		"TokenTypeIDs is a list of 3, must be left out: the model tells no segments": {PromptTokenIDs: ids, TokenTypeIDs: []int32{0, 0, 1}},
-		`Pair is a second text, must be "" with PromptTokenIDs`:                      {PromptTokenIDs: ids, Pair: "x"},
+		"TokenTypeIDs is a list of 3, must be left out: the model tells no segments": {
+			PromptTokenIDs: ids,
+			TokenTypeIDs:   []int32{0, 0, 1},
+		},
+		`Pair is a second text, must be "" with PromptTokenIDs`: {PromptTokenIDs: ids, Pair: "x"},
 	} {
 		err := pool(embedder, q)
 		var param *llm.ParamError
 		require.ErrorAs(t, err, &param, want)
 		assert.ErrorContains(t, err, want)
 	}
-	assert.ErrorContains(t, pool(encoder, llm.PoolingRequest{PromptTokenIDs: ids, TokenTypeIDs: []int32{0, 2, 1}}), "TokenTypeIDs[1] is 2, must be in [0, 2)")
-	assert.ErrorContains(t, pool(encoder, llm.PoolingRequest{PromptTokenIDs: ids, TokenTypeIDs: []int32{0}}), "as long as PromptTokenIDs (3)")
-	assert.ErrorContains(t, pool(classifier, llm.PoolingRequest{PromptTokenIDs: ids, Pooling: llm.PoolingParams{Dimensions: 2}}), "only an embedding can be cut")
+	assert.ErrorContains(t, pool(encoder, llm.PoolingRequest{PromptTokenIDs: ids, TokenTypeIDs: []int32{0, 2, 1}}),
+		"TokenTypeIDs[1] is 2, must be in [0, 2)")
+	assert.ErrorContains(t, pool(encoder, llm.PoolingRequest{PromptTokenIDs: ids, TokenTypeIDs: []int32{0}}),
+		"as long as PromptTokenIDs (3)")
+	assert.ErrorContains(t, pool(classifier, llm.PoolingRequest{
+		PromptTokenIDs: ids,
+		Pooling:        llm.PoolingParams{Dimensions: 2},
+	}), "only an embedding can be cut")
 	assert.ErrorIs(t, pool(embedder, llm.PoolingRequest{Prompt: "x"}), llm.ErrNoTokenizer)
 	err := pool(embedder, llm.PoolingRequest{PromptTokenIDs: make([]int32, 9)})
 	require.ErrorIs(t, err, llm.ErrPromptTooBig)
 	assert.ErrorContains(t, err, "9 tokens, at most 8 with MaxModelLen 8")
-	require.NoError(t, pool(embedder, llm.PoolingRequest{PromptTokenIDs: make([]int32, 8)}), "no place is kept for an output")
+	require.NoError(t, pool(embedder, llm.PoolingRequest{PromptTokenIDs: make([]int32, 8)}),
+		"no place is kept for an output")
 }
 
 func TestTaskIsResolved(t *testing.T) {
@@ -296,15 +313,39 @@ func TestTaskIsResolved(t *testing.T) {
 		name string
 		cfg  Config
 	}{
-		`Task is "chat", must be "generate", "embed" or "classify"`:              {"bert-embed", Config{Task: "chat"}},
-		`Task is "generate", must be "embed" for BertModel`:                      {"bert-embed", Config{Task: llm.TaskGenerate}},
-		`Task is "embed", must be "classify" for Qwen2ForSequenceClassification`: {"qwen2-classify", Config{Task: llm.TaskEmbed}},
-		`Task is "classify", must be "embed" or "generate"`:                      {"qwen3-embedding", Config{Task: llm.TaskClassify}},
-		`Pooling is "max", must be "last", "mean" or "cls" for Qwen3ForCausalLM`: {"qwen3-embedding", Config{Pooling: "max"}},
-		`Pooling is "pooler", must be "last", "mean" or "cls"`:                   {"qwen3-embedding", Config{Pooling: "pooler"}},
-		`Pooling is "mean", must be "cls", which BertForSequence`:                {"bert-classify", Config{Pooling: "mean"}},
-		`Pooling is "last", must be "" for Task "generate"`:                      {"qwen3-embedding", Config{Task: llm.TaskGenerate, Pooling: "last"}},
-		`OffloadBytes is 1048576, must be 0 with Pooling "mean"`:                 {"bert-embed", Config{OffloadBytes: 1 << 20}},
+		`Task is "chat", must be "generate", "embed" or "classify"`: {"bert-embed", Config{Task: "chat"}},
+		`Task is "generate", must be "embed" for BertModel`: {
+			"bert-embed",
+			Config{Task: llm.TaskGenerate},
+		},
+		`Task is "embed", must be "classify" for Qwen2ForSequenceClassification`: {
+			"qwen2-classify",
+			Config{Task: llm.TaskEmbed},
+		},
+		`Task is "classify", must be "embed" or "generate"`: {
+			"qwen3-embedding",
+			Config{Task: llm.TaskClassify},
+		},
+		`Pooling is "max", must be "last", "mean" or "cls" for Qwen3ForCausalLM`: {
+			"qwen3-embedding",
+			Config{Pooling: "max"},
+		},
+		`Pooling is "pooler", must be "last", "mean" or "cls"`: {
+			"qwen3-embedding",
+			Config{Pooling: "pooler"},
+		},
+		`Pooling is "mean", must be "cls", which BertForSequence`: {
+			"bert-classify",
+			Config{Pooling: "mean"},
+		},
+		`Pooling is "last", must be "" for Task "generate"`: {
+			"qwen3-embedding",
+			Config{Task: llm.TaskGenerate, Pooling: "last"},
+		},
+		`OffloadBytes is 1048576, must be 0 with Pooling "mean"`: {
+			"bert-embed",
+			Config{OffloadBytes: 1 << 20},
+		},
 	} {
 		err := open(c.name, c.cfg)
 		var param *llm.ParamError
@@ -351,7 +392,8 @@ func TestPoolingUnderLoad(t *testing.T) {
 func TestPoolingThatIsNotReleased(t *testing.T) {
 	e, err := Open(t.Context(), Config{
 		Model: filepath.Join(poolingTestdata, "bert-embed"), Logger: quiet, Device: "cpu",
-		Faults: []llm.Fault{{Point: llm.FaultShutdown, Action: llm.ActError, After: 1}}, // the KV cache is the first to go
+		// the KV cache is the first to go
+		Faults: []llm.Fault{{Point: llm.FaultShutdown, Action: llm.ActError, After: 1}},
 	})
 	require.NoError(t, err)
 	err = e.Shutdown(t.Context())

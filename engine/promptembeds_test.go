@@ -34,7 +34,7 @@ func embeddingsOf(t *testing.T) func(ids []int32) [][]float32 {
 	}
 }
 
-// The embeddings of a prompt's tokens give what the tokens give, which is what transformers gives:
+// A prompt's embeddings are answered like its tokens, and so like transformers answers:
 // in a batch with prompts of tokens, in chunks, after preemptions, on two devices, with drafts, in
 // a child core; several drawn outputs too. Nothing of them is held afterwards.
 func TestPromptEmbeds(t *testing.T) {
@@ -83,7 +83,8 @@ func TestPromptEmbeds(t *testing.T) {
 			zeros := make([]int32, len(other))
 			outs, err := e.Generate(t.Context(), Request{PromptEmbeds: other}, Request{PromptTokenIDs: zeros})
 			require.NoError(t, err)
-			want, err := e.Generate(t.Context(), Request{PromptTokenIDs: append(append([]int32(nil), g.Prompts[5].IDs[1:]...), 7)})
+			want, err := e.Generate(t.Context(), Request{PromptTokenIDs: append(append([]int32(nil),
+				g.Prompts[5].IDs[1:]...), 7)})
 			require.NoError(t, err)
 			assert.Equal(t, want[0].Completions[0].TokenIDs, outs[0].Completions[0].TokenIDs)
 			assert.Zero(t, outs[1].CachedTokens, "tokens find no prefix of embeddings")

@@ -73,7 +73,11 @@ func everyParameter() (reqs []Request) {
 			if p.MaxTokens = n; p.MinTokens > n {
 				continue
 			}
-			reqs = append(reqs, Request{Prompt: fmt.Sprintf("The keeper of the lighthouse %d went down to the sea, to the sea", i), Sampling: p})
+			reqs = append(reqs,
+				Request{
+					Prompt:   fmt.Sprintf("The keeper of the lighthouse %d went down to the sea, to the sea", i),
+					Sampling: p,
+				})
 		}
 	}
 	return reqs
@@ -179,17 +183,47 @@ func TestSpeculationRefused(t *testing.T) {
 	}{
 		{Config{Speculative: Speculative{Model: bundled}}, "Speculative.NumTokens is 0, must be in [1, 32]"},
 		{Config{Speculative: Speculative{NumTokens: 33}}, "Speculative.NumTokens is 33, must be in [1, 32]"},
-		{Config{Speculative: Speculative{NumTokens: 3, Method: "eagle"}}, `Speculative.Method is "eagle", must be "ngram" or "draft_model"`},
-		{Config{Speculative: Speculative{NumTokens: 3, Method: "draft_model"}}, `Speculative.Model is "", must be the folder of a checkpoint`},
-		{Config{Speculative: Speculative{NumTokens: 3, Method: "ngram", Model: bundled}}, `must be "" with Method "ngram"`},
-		{Config{Speculative: Speculative{NumTokens: 3, Model: bundled, PromptLookupMin: 2}}, `Speculative.PromptLookupMax is 2, must be 0`},
-		{Config{Speculative: Speculative{NumTokens: 3, PromptLookupMin: -1}}, "Speculative.PromptLookupMin is -1, must be ≥ 1"},
-		{Config{Speculative: Speculative{NumTokens: 3, PromptLookupMin: 3, PromptLookupMax: 2}}, "must be at least PromptLookupMin (3)"},
-		{Config{Speculative: Speculative{NumTokens: 3, Model: tiny}}, "must be one with the model's vocabulary of 1024; it has 256"},
-		{Config{Speculative: Speculative{NumTokens: 3, Model: short}}, "one with max_position_embeddings of at least 512, or MaxModelLen at most 64"},
+		{
+			Config{Speculative: Speculative{NumTokens: 3, Method: "eagle"}},
+			`Speculative.Method is "eagle", must be "ngram" or "draft_model"`,
+		},
+		{
+			Config{Speculative: Speculative{NumTokens: 3, Method: "draft_model"}},
+			`Speculative.Model is "", must be the folder of a checkpoint`,
+		},
+		{
+			Config{Speculative: Speculative{NumTokens: 3, Method: "ngram", Model: bundled}},
+			`must be "" with Method "ngram"`,
+		},
+		{
+			Config{Speculative: Speculative{NumTokens: 3, Model: bundled, PromptLookupMin: 2}},
+			`Speculative.PromptLookupMax is 2, must be 0`,
+		},
+		{
+			Config{Speculative: Speculative{NumTokens: 3, PromptLookupMin: -1}},
+			"Speculative.PromptLookupMin is -1, must be ≥ 1",
+		},
+		{
+			Config{Speculative: Speculative{NumTokens: 3, PromptLookupMin: 3, PromptLookupMax: 2}},
+			"must be at least PromptLookupMin (3)",
+		},
+		{
+			Config{Speculative: Speculative{NumTokens: 3, Model: tiny}},
+			"must be one with the model's vocabulary of 1024; it has 256",
+		},
+		{
+			Config{Speculative: Speculative{NumTokens: 3, Model: short}},
+			"one with max_position_embeddings of at least 512, or MaxModelLen at most 64",
+		},
 		{Config{Speculative: Speculative{NumTokens: 3, Model: classes}}, "must be a checkpoint that generates"},
-		{Config{Speculative: Speculative{NumTokens: 3, Model: odd}, TensorParallel: 2}, "one that 2 devices (TensorParallel) can share: num_attention_heads is 3"},
-		{Config{Speculative: Speculative{NumTokens: 3}, Task: llm.TaskEmbed}, `Speculative.Method is "ngram", must be "" for Task "embed"`},
+		{
+			Config{Speculative: Speculative{NumTokens: 3, Model: odd}, TensorParallel: 2},
+			"one that 2 devices (TensorParallel) can share: num_attention_heads is 3",
+		},
+		{
+			Config{Speculative: Speculative{NumTokens: 3}, Task: llm.TaskEmbed},
+			`Speculative.Method is "ngram", must be "" for Task "embed"`,
+		},
 		{Config{Faults: []llm.Fault{{Point: llm.FaultDraft, Action: llm.ActError}}}, "another one without Speculative"},
 	} {
 		c.cfg.Model, c.cfg.Device = bundled, "cpu"
@@ -216,7 +250,8 @@ func TestSpeculationIsTheCPUs(t *testing.T) {
 	assert.False(t, on)
 	cfg.Device = "cuda:0"
 	_, err = cfg.useGPUs(1, model)
-	assert.EqualError(t, err, `engine: Speculative.Method is "ngram", must be "" on device cuda:0: only the CPU speculates`)
+	assert.EqualError(t, err,
+		`engine: Speculative.Method is "ngram", must be "" on device cuda:0: only the CPU speculates`)
 	cfg.Speculative = Speculative{}
 	on, err = cfg.useGPUs(1, model)
 	require.NoError(t, err)
@@ -297,7 +332,10 @@ func TestAcceptanceOfPlantedDraft(t *testing.T) {
 	target, draft := plantedPair(t, fixtures.Spec{Hidden: 128}, fixtures.Spec{}, 400, 0.8)
 	e := openModel(t, Config{Model: target, Speculative: Speculative{Model: draft, NumTokens: 3}})
 	for first := range int32(10) {
-		_, err := e.Generate(t.Context(), Request{PromptTokenIDs: []int32{40 * first}, Sampling: llm.SamplingParams{MaxTokens: 200}})
+		_, err := e.Generate(t.Context(), Request{
+			PromptTokenIDs: []int32{40 * first},
+			Sampling:       llm.SamplingParams{MaxTokens: 200},
+		})
 		require.NoError(t, err)
 	}
 	st := e.Stats()

@@ -27,18 +27,37 @@ var structuredKinds = []struct {
 	with llm.StructuredOutputs
 	want *regexp.Regexp
 }{
-	{"choice", llm.StructuredOutputs{Choice: []string{"yes", "no", "perhaps not"}}, regexp.MustCompile(`^(yes|no|perhaps not)$`)},
-	{"regex", llm.StructuredOutputs{Regex: `[a-f]{3,6}-\d+(\.\d{2})?!`}, regexp.MustCompile(`^[a-f]{3,6}-\d+(\.\d{2})?!$`)},
-	{"schema", llm.StructuredOutputs{JSON: personSchema}, regexp.MustCompile(`(?s)^\{\s*"name": ?".*", *\s*"age": ?\d+.*\}$`)},
-	{"grammar", llm.StructuredOutputs{Grammar: "root ::= \"(\" (root | [a-z]{1,3}) \")\""}, regexp.MustCompile(`^\(+[a-z]{1,3}\)+$`)},
+	{
+		"choice",
+		llm.StructuredOutputs{Choice: []string{"yes", "no", "perhaps not"}},
+		regexp.MustCompile(`^(yes|no|perhaps not)$`),
+	},
+	{
+		"regex",
+		llm.StructuredOutputs{Regex: `[a-f]{3,6}-\d+(\.\d{2})?!`},
+		regexp.MustCompile(`^[a-f]{3,6}-\d+(\.\d{2})?!$`),
+	},
+	{
+		"schema",
+		llm.StructuredOutputs{JSON: personSchema},
+		regexp.MustCompile(`(?s)^\{\s*"name": ?".*", *\s*"age": ?\d+.*\}$`),
+	},
+	{
+		"grammar",
+		llm.StructuredOutputs{Grammar: "root ::= \"(\" (root | [a-z]{1,3}) \")\""},
+		regexp.MustCompile(`^\(+[a-z]{1,3}\)+$`),
+	},
 }
 
 func structuredRequests(kind *llm.StructuredOutputs, n int) (reqs []Request) {
 	for i := range n {
 		seed := int64(i)
 		reqs = append(reqs, Request{
-			Prompt:   fmt.Sprintf("The lighthouse %d", i),
-			Sampling: SamplingParams{StructuredOutputs: kind, MaxTokens: 200, Temperature: 0.9, TopP: 0.95, Seed: &seed},
+			Prompt: fmt.Sprintf("The lighthouse %d", i),
+			Sampling: SamplingParams{
+				StructuredOutputs: kind, MaxTokens: 200, Temperature: 0.9, TopP: 0.95,
+				Seed: &seed,
+			},
 		})
 	}
 	return reqs
@@ -52,7 +71,10 @@ func TestStructuredOutputs(t *testing.T) {
 		tp   int
 	}{{InProcess, 1}, {ChildProcess, 1}, {InProcess, 2}} {
 		t.Run(fmt.Sprintf("%s/%d", c.core, c.tp), func(t *testing.T) {
-			e, err := Open(t.Context(), Config{Model: fixtures.Bundled(), Device: "cpu", Core: c.core, TensorParallel: c.tp})
+			e, err := Open(t.Context(), Config{
+				Model: fixtures.Bundled(), Device: "cpu", Core: c.core,
+				TensorParallel: c.tp,
+			})
 			require.NoError(t, err)
 			plain := structuredRequests(nil, 4)
 			alone, err := e.Generate(t.Context(), plain...)
@@ -125,12 +147,18 @@ func TestStructuredParameters(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, llm.FinishLength, got.FinishReason)
 
-	got, err = generate(SamplingParams{StructuredOutputs: &llm.StructuredOutputs{Regex: `[ab]{2,}x[ab]{9}`}, Stop: []string{"x"}, MaxTokens: 100})
+	got, err = generate(SamplingParams{
+		StructuredOutputs: &llm.StructuredOutputs{Regex: `[ab]{2,}x[ab]{9}`},
+		Stop:              []string{"x"}, MaxTokens: 100,
+	})
 	require.NoError(t, err)
 	assert.Regexp(t, `^[ab]{2,}$`, got.Text)
 
 	bias := map[int32]float64{e.EOSTokenIDs()[0]: 100}
-	got, err = generate(SamplingParams{StructuredOutputs: &llm.StructuredOutputs{Regex: `(ab){2,9}`}, LogitBias: bias, MinTokens: 5, MaxTokens: 50})
+	got, err = generate(SamplingParams{
+		StructuredOutputs: &llm.StructuredOutputs{Regex: `(ab){2,9}`}, LogitBias: bias,
+		MinTokens: 5, MaxTokens: 50,
+	})
 	require.NoError(t, err)
 	assert.Regexp(t, `^(ab){2,9}$`, got.Text)
 	assert.GreaterOrEqual(t, len(got.TokenIDs), 6)
@@ -158,9 +186,17 @@ func TestStructuredRefusals(t *testing.T) {
 		}{
 			{llm.StructuredOutputs{}, false, "engine: StructuredOutputs is empty, must be exactly one of"},
 			{llm.StructuredOutputs{Regex: "a", JSONObject: true}, false, "is Regex and JSONObject"},
-			{llm.StructuredOutputs{Regex: strings.Repeat("a", 1<<18)}, false, "engine: StructuredOutputs.Regex is 2621"},
+			{
+				llm.StructuredOutputs{Regex: strings.Repeat("a", 1<<18)},
+				false,
+				"engine: StructuredOutputs.Regex is 2621",
+			},
 			{llm.StructuredOutputs{JSON: "{"}, false, "engine: StructuredOutputs: JSON schema: not JSON"},
-			{llm.StructuredOutputs{JSON: `{"not": {}}`}, true, "engine: StructuredOutputs: JSON schema: #/not: unsupported keyword"},
+			{
+				llm.StructuredOutputs{JSON: `{"not": {}}`},
+				true,
+				"engine: StructuredOutputs: JSON schema: #/not: unsupported keyword",
+			},
 			{llm.StructuredOutputs{Grammar: "root ::= x"}, false, `EBNF: line 1: rule "x" is not defined`},
 			{llm.StructuredOutputs{Choice: []string{}}, false, "choice: no text"},
 		} {
@@ -179,7 +215,10 @@ func TestStructuredRefusals(t *testing.T) {
 	}
 	e, err := Open(t.Context(), Config{Model: fixtures.Bundled(), Device: "cpu", SkipTokenizer: true})
 	require.NoError(t, err)
-	_, err = e.Generate(t.Context(), Request{PromptTokenIDs: []int32{1}, Sampling: structuredRequests(&structuredKinds[0].with, 1)[0].Sampling})
+	_, err = e.Generate(t.Context(), Request{
+		PromptTokenIDs: []int32{1},
+		Sampling:       structuredRequests(&structuredKinds[0].with, 1)[0].Sampling,
+	})
 	assert.ErrorIs(t, err, llm.ErrNoTokenizer)
 	require.NoError(t, e.Shutdown(context.Background()))
 }
@@ -204,7 +243,8 @@ func TestGrammarCache(t *testing.T) {
 		ask(n)
 	}
 	assert.Len(t, g.part().entries, maxGrammars)
-	assert.Same(t, first, g.part().entries[grammarKey(&llm.StructuredOutputs{Choice: []string{"0"}})].grammar, "it was used last")
+	assert.Same(t, first, g.part().entries[grammarKey(&llm.StructuredOutputs{Choice: []string{"0"}})].grammar,
+		"it was used last")
 	assert.Positive(t, ledger.ByOwner(e.Holdings())["grammars"])
 	require.NoError(t, e.Sleep(t.Context(), 1))
 	assert.Nil(t, g.part())

@@ -45,7 +45,11 @@ func TestEnds(t *testing.T) {
 		}, expect: forkproc.Failed("deep"), code: 1, phase: forkproc.PhaseExit, why: "failure rises"},
 		{name: "panic", body: func(*testing.T) { panic("boom") }, expect: forkproc.Panicked("panic: boom"), code: 2, phase: forkproc.PhaseBody, tail: "goroutine", why: "testing repanics it"},
 		{name: "nil dereference", body: func(*testing.T) { var p *int; *p = 1 }, expect: forkproc.Panicked("nil pointer dereference"), code: 2, phase: forkproc.PhaseBody, why: "a SIGSEGV that Go turns into a panic"},
-		{name: "panic in a goroutine", body: func(*testing.T) { go panic("elsewhere"); select {} }, expect: forkproc.Panicked("panic: elsewhere"), code: 2, phase: forkproc.PhaseBody, why: "no frame says which test failed"},
+		{
+			name: "panic in a goroutine", body: func(*testing.T) { go panic("elsewhere"); select {} },
+			expect: forkproc.Panicked("panic: elsewhere"), code: 2, phase: forkproc.PhaseBody,
+			why: "no frame says which test failed",
+		},
 		{name: "panic after a printed one", body: func(*testing.T) { fmt.Println("panic: not really"); panic("boom") }, expect: forkproc.Panicked("panic: boom"), code: 2, phase: forkproc.PhaseBody, why: "the text with the stacks counts"},
 		{name: "failure after a printed timeout", body: func(t *testing.T) {
 			fmt.Println("panic: test timed out after 5s")
@@ -69,7 +73,11 @@ func TestEnds(t *testing.T) {
 			kill(syscall.SIGSEGV)
 		}, expect: forkproc.Panicked("SIGSEGV"), code: 2, phase: forkproc.PhaseBody, why: "the runtime reports it"},
 		{name: "crash", body: func(*testing.T) { panic("dump") }, opts: []forkproc.Option{forkproc.Env("GOTRACEBACK=crash")}, expect: forkproc.Panicked("panic: dump"), code: -1, signal: syscall.SIGABRT, phase: forkproc.PhaseBody, why: "GOTRACEBACK=crash ends by SIGABRT"},
-		{name: "no test matched", body: func(*testing.T) {}, opts: []forkproc.Option{forkproc.Args("-test.run=^$")}, expect: forkproc.Ended(forkproc.StatusNotReached), code: 0, phase: forkproc.PhaseStart, tail: "no tests to run", why: "exit code 0 again"},
+		{
+			name: "no test matched", body: func(*testing.T) {}, opts: []forkproc.Option{forkproc.Args("-test.run=^$")},
+			expect: forkproc.Ended(forkproc.StatusNotReached), code: 0, phase: forkproc.PhaseStart,
+			tail: "no tests to run", why: "exit code 0 again",
+		},
 		{name: "127 is only a number", body: func(*testing.T) { os.Exit(127) }, expect: forkproc.Exited(127), code: 127, phase: forkproc.PhaseBody, why: "the linker's code without the linker's text"},
 		{name: "66 is only a number", body: func(*testing.T) { os.Exit(66) }, expect: forkproc.Exited(66), code: 66, phase: forkproc.PhaseBody, why: "the race detector's code without a race"},
 	}
@@ -80,14 +88,19 @@ func TestEnds(t *testing.T) {
 				name: "race", body: race, expect: forkproc.Failed("race detected during execution of test"), code: 1,
 				phase: forkproc.PhaseExit, why: "normal end",
 			},
-			end{name: "race, halt_on_error", body: race, opts: []forkproc.Option{forkproc.Env("GORACE=halt_on_error=1 atexit_sleep_ms=0")}, expect: forkproc.Failed("data race"), code: 66, phase: forkproc.PhaseBody, why: "66 at once"},
+			end{
+				name: "race, halt_on_error", body: race,
+				opts:   []forkproc.Option{forkproc.Env("GORACE=halt_on_error=1 atexit_sleep_ms=0")},
+				expect: forkproc.Failed("data race"), code: 66, phase: forkproc.PhaseBody, why: "66 at once",
+			},
 			end{name: "race, os.Exit afterwards", body: func(t *testing.T) { race(t); os.Exit(0) }, opts: []forkproc.Option{forkproc.Args("-test.paniconexit0=false")}, expect: forkproc.Failed("data race"), code: 66, phase: forkproc.PhaseBody, why: "66 from the exit hook"},
 		)
 	}
 	for _, e := range ends {
 		t.Run(e.name, func(t *testing.T) {
 			run := func(opts ...forkproc.Option) forkproc.Outcome {
-				return forkproc.Run(t, e.body, slices.Concat(e.opts, opts, []forkproc.Option{forkproc.Expect(e.expect)})...)
+				return forkproc.Run(t, e.body, slices.Concat(e.opts, opts,
+					[]forkproc.Option{forkproc.Expect(e.expect)})...)
 			}
 			var o forkproc.Outcome
 			if e.limited {

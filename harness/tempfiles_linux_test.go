@@ -106,7 +106,9 @@ var fileLeaks = []leavesFiles{
 	{"the test's own folder", false, func(t *testing.T, _ *toy) string {
 		return must("", os.WriteFile(filepath.Join(t.TempDir(), "x"), nil, 0o600))
 	}},
-	{"the go command's folder", false, func(*testing.T, *toy) string { return must("", os.Mkdir(os.TempDir()+"/go-build77", 0o700)) }},
+	{"the go command's folder", false, func(*testing.T, *toy) string {
+		return must("", os.Mkdir(os.TempDir()+"/go-build77", 0o700))
+	}},
 	{"another process's files", false, func(t *testing.T, _ *toy) string {
 		// The process that runs this one makes them, when it reads the line.
 		fmt.Println("NEIGHBOR")
@@ -315,6 +317,7 @@ func TestCleanLivesBesideNoise(t *testing.T) {
 		require.NoError(t, noise.Wait())
 		passed := strings.Count(out, "--- PASS: TestChildFileLives/")
 		assert.Equal(t, lives, passed, out)
-		t.Logf("rights=%v: %d clean lives, %d alarms", rights, passed, strings.Count(out, "--- FAIL: TestChildFileLives/"))
+		t.Logf("rights=%v: %d clean lives, %d alarms", rights, passed,
+			strings.Count(out, "--- FAIL: TestChildFileLives/"))
 	}
 }

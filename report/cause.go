@@ -217,7 +217,8 @@ func gomega(output string) (cause, bool) {
 	fields := strings.Fields(block)
 	message := abbreviate(strings.Join(fields, " "), 300)
 	before := strings.TrimRight(output[:i], " \t\n")
-	if line := strings.TrimSpace(before[strings.LastIndexByte(before, '\n')+1:]); strings.HasPrefix(line, "Timed out after ") {
+	if line := strings.TrimSpace(before[strings.LastIndexByte(before, '\n')+1:]); strings.HasPrefix(line,
+		"Timed out after ") {
 		return cause{text: line, message: line + " " + message}, true
 	}
 	return cause{text: block, message: message, comparison: !unexpected.MatchString(block)}, true
@@ -235,7 +236,10 @@ func unstyled(output string) string {
 // frame reports whether a line is one of the test binary's own.
 func frame(line string) bool {
 	line = strings.TrimLeft(strings.TrimPrefix(line, "\x16"), " ")
-	for _, p := range []string{"=== ", "--- FAIL: ", "--- PASS: ", "--- SKIP: ", "exit status ", "signal: killed", "signal: terminated"} {
+	for _, p := range []string{
+		"=== ", "--- FAIL: ", "--- PASS: ", "--- SKIP: ", "exit status ", "signal: killed",
+		"signal: terminated",
+	} {
 		if strings.HasPrefix(line, p) && !strings.HasPrefix(line, "exit status 1: ") {
 			return true
 		}

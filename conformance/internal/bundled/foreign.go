@@ -31,18 +31,26 @@ var ForeignServers = []Foreign{
 	{
 		Name: "llama-server", Program: "llama-server",
 		open: func(model, _ string) server.Opener {
-			return server.LlamaCpp(model, "--parallel", "4", "--ctx-size", "4096", "--threads", "1", "--threads-batch", "1",
+			return server.LlamaCpp(model, "--parallel", "4", "--ctx-size", "4096", "--threads", "1", "--threads-batch",
+				"1",
 				"--cache-ram", "0")
 		},
-		options: []conformance.Option{conformance.Tolerance(0.25), conformance.Draws(3000), conformance.Limit(5 * time.Minute)},
+		options: []conformance.Option{
+			conformance.Tolerance(0.25), conformance.Draws(3000),
+			conformance.Limit(5 * time.Minute),
+		},
 	},
 	{
 		Name: "Ollama", Program: "ollama", lazy: true,
 		open: func(model, dir string) server.Opener {
-			return oneThread(server.Ollama(model).With(server.Env("OLLAMA_MODELS="+filepath.Join(dir, "models"), "HOME="+dir),
+			return oneThread(server.Ollama(model).With(server.Env("OLLAMA_MODELS="+filepath.Join(dir, "models"),
+				"HOME="+dir),
 				server.ModelTemplate(ollamaTemplate)))
 		},
-		options: []conformance.Option{conformance.Tolerance(0.25), conformance.Draws(3000), conformance.Limit(5 * time.Minute)},
+		options: []conformance.Option{
+			conformance.Tolerance(0.25), conformance.Draws(3000),
+			conformance.Limit(5 * time.Minute),
+		},
 	},
 }
 

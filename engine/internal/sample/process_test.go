@@ -56,16 +56,34 @@ func TestProcessorsThatFail(t *testing.T) {
 		what string
 		is   error
 	}{
-		"an error":           {func(_, _ []int32, l []float32) ([]float32, error) { return l, cause }, "of its own", cause},
-		"a panic":            {func(_, _ []int32, l []float32) ([]float32, error) { panic("boom") }, "panic: boom", nil},
-		"an error's panic":   {func(_, _ []int32, l []float32) ([]float32, error) { panic(cause) }, "panic: of its own", cause},
-		"a short row":        {func(_, _ []int32, l []float32) ([]float32, error) { return l[1:], nil }, "returned 3 logits, must be 4", nil},
-		"a long row":         {func(_, _ []int32, l []float32) ([]float32, error) { return append(l, 1), nil }, "returned 5 logits, must be 4", nil},
-		"no row":             {func(_, _ []int32, l []float32) ([]float32, error) { return nil, nil }, "returned 0 logits, must be 4", nil},
-		"an ended goroutine": {func(_, _ []int32, l []float32) ([]float32, error) { runtime.Goexit(); return l, nil }, "runtime.Goexit", nil},
+		"an error": {func(_, _ []int32, l []float32) ([]float32, error) {
+			return l, cause
+		}, "of its own", cause},
+		"a panic": {func(_, _ []int32, l []float32) ([]float32, error) {
+			panic("boom")
+		}, "panic: boom", nil},
+		"an error's panic": {func(_, _ []int32, l []float32) ([]float32, error) {
+			panic(cause)
+		}, "panic: of its own", cause},
+		"a short row": {func(_, _ []int32, l []float32) ([]float32, error) {
+			return l[1:], nil
+		}, "returned 3 logits, must be 4", nil},
+		"a long row": {func(_, _ []int32, l []float32) ([]float32, error) {
+			return append(l, 1), nil
+		}, "returned 5 logits, must be 4", nil},
+		"no row": {func(_, _ []int32, l []float32) ([]float32, error) {
+			return nil, nil
+		}, "returned 0 logits, must be 4", nil},
+		"an ended goroutine": {func(_, _ []int32, l []float32) ([]float32, error) {
+			runtime.Goexit()
+			return l, nil
+		}, "runtime.Goexit", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := &State{Params: Params{Processors: []llm.LogitsProcessor{good, bad.f}, Logprobs: -1}, Output: []int32{1, 2}}
+			st := &State{
+				Params: Params{Processors: []llm.LogitsProcessor{good, bad.f}, Logprobs: -1},
+				Output: []int32{1, 2},
+			}
 			var s Sampler
 			_, _, err := s.Draw(st, []float32{1, 2, 3, 4})
 			var e *llm.ProcessorError
@@ -119,5 +137,6 @@ func TestProcessorsThatMaskEverything(t *testing.T) {
 	var s Sampler
 	_, _, err := s.Draw(st, []float32{1, 2, 3, 4})
 	require.ErrorIs(t, err, ErrNoToken)
-	require.EqualError(t, err, fmt.Sprintf("%v: of 4 tokens, bad_words masked 1, logits_processors masked 3", ErrNoToken))
+	require.EqualError(t, err, fmt.Sprintf("%v: of 4 tokens, bad_words masked 1, logits_processors masked 3",
+		ErrNoToken))
 }

@@ -102,9 +102,24 @@ func TestSteps(t *testing.T) {
 		seqs  []*Seq
 		steps []int
 	}{
-		{"prompt, then one token a step", Config{MaxSeqs: 4, MaxTokens: 64, Chunked: true}, []*Seq{seq(ids(5, 0), 3)}, []int{5, 1, 1}},
-		{"two prompts share a step", Config{MaxSeqs: 4, MaxTokens: 64, Chunked: true}, []*Seq{seq(ids(5, 0), 2), seq(ids(7, 9), 2)}, []int{12, 2}},
-		{"a long prompt in chunks", Config{MaxSeqs: 4, MaxTokens: 8, Chunked: true}, []*Seq{seq(ids(20, 0), 2)}, []int{8, 8, 4, 1}},
+		{
+			"prompt, then one token a step",
+			Config{MaxSeqs: 4, MaxTokens: 64, Chunked: true},
+			[]*Seq{seq(ids(5, 0), 3)},
+			[]int{5, 1, 1},
+		},
+		{
+			"two prompts share a step",
+			Config{MaxSeqs: 4, MaxTokens: 64, Chunked: true},
+			[]*Seq{seq(ids(5, 0), 2), seq(ids(7, 9), 2)},
+			[]int{12, 2},
+		},
+		{
+			"a long prompt in chunks",
+			Config{MaxSeqs: 4, MaxTokens: 8, Chunked: true},
+			[]*Seq{seq(ids(20, 0), 2)},
+			[]int{8, 8, 4, 1},
+		},
 		{
 			"a running sequence comes before a chunk",
 			Config{MaxSeqs: 4, MaxTokens: 8, Chunked: true},
@@ -117,7 +132,12 @@ func TestSteps(t *testing.T) {
 			[]*Seq{seq(ids(6, 0), 2), seq(ids(7, 9), 2)},
 			[]int{6, 8, 1},
 		},
-		{"max seqs", Config{MaxSeqs: 1, MaxTokens: 64, Chunked: true}, []*Seq{seq(ids(5, 0), 2), seq(ids(7, 9), 1)}, []int{5, 1, 7}},
+		{
+			"max seqs",
+			Config{MaxSeqs: 1, MaxTokens: 64, Chunked: true},
+			[]*Seq{seq(ids(5, 0), 2), seq(ids(7, 9), 1)},
+			[]int{5, 1, 7},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t, tc.cfg, 64, 4, true)
