@@ -8,20 +8,15 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/enginetest/enginetest/engine"
-	"github.com/enginetest/enginetest/engine/internal/chat"
 	"github.com/enginetest/enginetest/fixtures"
-	"github.com/enginetest/enginetest/llm"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -342,64 +337,6 @@ func TestRefusals(t *testing.T) {
 	assert.Equal(t, "request_too_large", get(v, "error", "code"))
 }
 
-func TestWithoutTemplateOrTokenizer(t *testing.T) {
-	_, _, url := serve(t, engine.Config{Model: fixtures.Checkpoint(t, fixtures.Spec{})})
-	status, _, v := post(t, url+"/v1/chat/completions", `{"messages": [{"role": "user", "content": "a"}]}`)
-	assert.Equal(t, 400, status)
-	assert.Equal(t, "no_chat_template", get(v, "error", "code"), v)
-	status, _, v = post(t, url+"/v1/completions", `{"prompt": "a"}`)
-	assert.Equal(t, 400, status)
-	assert.Equal(t, "no_tokenizer", get(v, "error", "code"), v)
-	status, _, v = post(t, url+"/v1/completions",
-		`{"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": true, "return_token_ids": true}`)
-	assert.Equal(t, 200, status, v)
-	assert.Len(t, get(v, "choices", 0, "token_ids"), 4)
-}
-
-// TestMessagesReachTheTemplate: keys in order, parts joined, arguments of tool calls as objects,
-// variables of the request.
-func TestMessagesReachTheTemplate(t *testing.T) {
-	templates, err := chat.Load(templateFolder(t, "{{ messages | tojson }}{{ thinking }}{{ add_generation_prompt }}"))
-	require.NoError(t, err)
-	for in, want := range map[string]string{
-		`{"messages": [{"role": "user", "content": "a", "name": "b"}]}`:                                                                                                    `[{"role": "user", "content": "a", "name": "b"}]True`,
-		`{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], "add_generation_prompt": false}`:                      `[{"role": "user", "content": "a\nb"}]False`,
-		`{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{\"z\": 1, \"a\": 2}"}}]}], "chat_template_kwargs": {"thinking": 1}}`: `[{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"z": 1, "a": 2}}}]}]1True`,
-		`{"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}]}`:                                                                          "messages: message 0: the arguments of tool call 0: it ends too early",
-		`{"messages": [{"role": "assistant", "tool_calls": [1, {}, {"function": 2}]}]}`:                                                                                    `[{"role": "assistant", "tool_calls": [1, {}, {"function": 2}]}]True`,
-	} {
-		var q chatRequest
-		require.NoError(t, read(in, &q), in)
-		got, err := q.render(t.Context(), templates)
-		if err != nil {
-			got = err.Error()
-		}
-		assert.Equal(t, want, got)
-	}
-}
-
-func templateFolder(t *testing.T, source string) string {
-	t.Helper()
-	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(source), 0o600))
-	return dir
-}
-
-// TestTemplateThatCannot: a checkpoint whose template this server lacks serves completions, and
-// chat says what is missing.
-func TestTemplateThatCannot(t *testing.T) {
-	dir := t.TempDir()
-	require.NoError(t, os.CopyFS(dir, os.DirFS(fixtures.Bundled())))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("\n{% include 'x' %}"), 0o600))
-	_, _, url := serve(t, engine.Config{Model: dir})
-	status, _, v := post(t, url+"/v1/chat/completions", `{"messages": [{"role": "user", "content": "a"}]}`)
-	assert.Equal(t, 501, status)
-	assert.Equal(t, "chat template chat_template.jinja:2: the statement {% include %} is not supported",
-		get(v, "error", "message"))
-	status, _, _ = post(t, url+"/v1/completions", `{"prompt": "a"}`)
-	assert.Equal(t, 200, status)
-}
-
 func getText(t *testing.T, url string) (int, string) {
 	t.Helper()
 	resp, err := http.Get(url)
@@ -442,68 +379,6 @@ func TestHealthModelsMetrics(t *testing.T) {
 	assert.Equal(t, 503, status)
 	assert.Equal(t, "1", header.Get("Retry-After"))
 	assert.Equal(t, "draining", get(v, "error", "code"))
-}
-
-// TestDisconnectAborts: a client that goes away, with and without a stream, leaves no request and
-// no KV blocks behind.
-func TestDisconnectAborts(t *testing.T) {
-	for _, stream := range []bool{true, false} {
-		_, e, url := serve(t, engine.Config{})
-		ctx, cancel := context.WithCancel(t.Context())
-		body := fmt.Sprintf(`{"prompt": ["The lighthouse", "Once"], "max_tokens": 1000, "ignore_eos": true, "stream": %v}`, stream)
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(body))
-		require.NoError(t, err)
-		req.Header.Set("Content-Type", "application/json")
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			if resp, err := http.DefaultClient.Do(req); err == nil {
-				_, _ = io.Copy(io.Discard, resp.Body)
-				resp.Body.Close()
-			}
-		}()
-		require.Eventually(t, func() bool {
-			st := e.Stats()
-			return st.OutputTokens > 4 && st.Running == 2
-		}, time.Minute, time.Millisecond)
-		cancel()
-		<-gone
-		require.Eventually(t, func() bool {
-			st := e.Stats()
-			return st.Aborted == 2 && st.Running == 0 && st.KVBlocksUsed == 0
-		}, time.Minute, time.Millisecond)
-		assert.Less(t, e.Stats().OutputTokens, int64(1900))
-	}
-}
-
-// TestEngineFails: requests that run and requests that come later are told of the cause, in the
-// stream too.
-func TestEngineFails(t *testing.T) {
-	e, err := engine.Open(t.Context(), engine.Config{
-		Model: fixtures.Bundled(), Faults: []llm.Fault{{
-			Point: llm.FaultForward, After: 5,
-			Action: llm.ActError, Text: "as planned",
-		}},
-	})
-	require.NoError(t, err)
-	s := New(Options{Name: "bundled"})
-	_, err = s.SetModel(e)
-	require.NoError(t, err)
-	web := httptest.NewServer(s)
-	defer web.Close()
-	list, done := events(t, web.URL+"/v1/completions",
-		`{"prompt": "The lighthouse", "stream": true, "max_tokens": 100}`)
-	assert.False(t, done, "a stream that failed has no [DONE]")
-	assert.Equal(t, "engine_dead", get(list[len(list)-1], "error", "code"))
-	assert.Contains(t, get(list[len(list)-1], "error", "message"), "as planned")
-	<-e.Done()
-	status, _, v := post(t, web.URL+"/v1/completions", `{"prompt": "a"}`)
-	assert.Equal(t, 503, status)
-	assert.Contains(t, get(v, "error", "message"), "as planned")
-	status, _ = getText(t, web.URL+"/health")
-	assert.Equal(t, 503, status)
-	assert.NoError(t, e.Shutdown(context.Background()))
-	http.DefaultClient.CloseIdleConnections()
 }
 
 // read reads a request without a model.
