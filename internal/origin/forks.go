@@ -20,14 +20,18 @@ type Forks struct {
 // During runs call on a thread that no other goroutine shares, and notes the children that this
 // thread started meanwhile: the kernel lists them by thread.
 func (f *Forks) During(call func()) {
-	runtime.LockOSThread()
-	then := thisThread()
+	known := lockThread()
+	before := threadChildren()
 	defer func() {
-		started := startedSince(then)
+		after := threadChildren()
 		runtime.UnlockOSThread()
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.list = append(f.list, started...)
+		for p := range after {
+			if known && !before[p] {
+				f.list = append(f.list, p)
+			}
+		}
 	}()
 	call()
 }

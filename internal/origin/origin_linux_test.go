@@ -15,6 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// inDuring is the thread of a call that the main thread made.
+var inDuring int
+
+func init() { runtime.LockOSThread() } // the main goroutine to the main thread
+
+func TestMain(m *testing.M) {
+	runtime.UnlockOSThread()
+	if unix.Gettid() != os.Getpid() {
+		panic("TestMain is not on the main thread")
+	}
+	new(Forks).During(func() { inDuring = unix.Gettid() })
+	os.Exit(m.Run())
+}
+
+// The main thread inherits children of other threads: no call stays there.
+func TestForksOfTheMainThread(t *testing.T) {
+	assert.NotZero(t, inDuring)
+	assert.NotEqual(t, os.Getpid(), inDuring)
+}
+
 // Each call is told the child that it started, and none that others started meanwhile.
 func TestForks(t *testing.T) {
 	var calls sync.WaitGroup
