@@ -54,6 +54,8 @@ type Device interface {
 type Options struct {
 	Timeout time.Duration // of one transfer; 0 is 5 s
 	Notify  func()        // called from any goroutine when Finish or Stats have something new
+	// NoStores and NoLoads leave out one half of what a tier does.
+	NoStores, NoLoads bool
 }
 
 // Stats are a tier's counters, since it was made.
@@ -67,6 +69,19 @@ type Stats struct {
 
 // errGivenUp is what a transfer gets that is no longer wanted.
 var errGivenUp = errors.New("offload: given up")
+
+// LostError says that blocks were not stored.
+type LostError struct {
+	Lost, Of int
+	Cause    error // of the first
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("offload: %d of %d blocks were not stored: %v", e.Lost, e.Of, e.Cause)
+}
+
+// Unwrap is the first's cause.
+func (e *LostError) Unwrap() error { return e.Cause }
 
 // BusyError says that a connector did not become idle.
 type BusyError struct {

@@ -3,7 +3,6 @@ package offload
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -38,51 +37,6 @@ type Tier struct {
 	outOfUse error
 }
 
-// transfer is one store of one block, or one load of some.
-type transfer struct {
-	store  bool
-	keys   []Key
-	blocks []int32
-	done   func(loaded int) // of a load
-	began  time.Time
-	over   bool // is or was in Tier.settled, or no one wants it; guarded by Tier.mu
-	err    error
-	whole  []bool // each block; guarded by Tier.mu, as loaded
-	loaded int    // blocks, in a row from the first
-
-	device  sync.RWMutex // read while device memory is touched
-	givenUp bool
-	stop    context.CancelFunc
-}
-
-func (x *transfer) String() string {
-	if x.store {
-		return "store of block " + format(x.keys[0])
-	}
-	return fmt.Sprintf("load of %d blocks from %s", len(x.keys), format(x.keys[0]))
-}
-
-// touch runs a copy from or to device memory, unless the transfer was given up.
-func (x *transfer) touch(copied func() error) error {
-	x.device.RLock()
-	defer x.device.RUnlock()
-	if x.givenUp {
-		return errGivenUp
-	}
-	return copied()
-}
-
-// giveUp returns when the transfer cannot touch device memory any more: at the latest when the
-// copies of the blocks under way end.
-func (x *transfer) giveUp() {
-	x.device.Lock()
-	x.givenUp = true
-	x.device.Unlock()
-	if x.stop != nil {
-		x.stop()
-	}
-}
-
 // NewTier makes a tier of a device's cache. It owns the connector from then on.
 func NewTier(conn Connector, cache *kvcache.Cache, device Device, o Options) *Tier {
 	if o.Timeout == 0 {
@@ -96,13 +50,16 @@ func NewTier(conn Connector, cache *kvcache.Cache, device Device, o Options) *Ti
 
 // Store stores blocks that have been computed, but those that are kept or on their way already.
 func (t *Tier) Store(keys []Key, blocks []int32) {
+	if t.options.NoStores {
+		return
+	}
 	for i, key := range keys {
 		if t.storing[key] != nil || t.conn.Has(key) {
 			continue
 		}
 		x := &transfer{
 			store: true, keys: []Key{key}, blocks: []int32{blocks[i]}, began: time.Now(),
-			whole: make([]bool, 1),
+			whole: make([]bool, 1), ended: make(chan struct{}),
 		}
 		if !t.enqueue(x) {
 			return
@@ -130,7 +87,7 @@ func (t *Tier) enqueue(x *transfer) bool {
 
 // Match says how many of the blocks can be loaded, from the first on.
 func (t *Tier) Match(keys []Key) int {
-	if t.broken() != nil {
+	if t.options.NoLoads || t.broken() != nil {
 		return 0
 	}
 	for i, key := range keys {
@@ -148,7 +105,7 @@ func (t *Tier) Load(keys []Key, blocks []int32, done func(loaded int)) (giveUp f
 	ctx, cancel := context.WithCancel(context.Background())
 	x := &transfer{
 		keys: slices.Clone(keys), blocks: slices.Clone(blocks), done: done, began: time.Now(), stop: cancel,
-		whole: make([]bool, len(keys)),
+		whole: make([]bool, len(keys)), ended: make(chan struct{}),
 	}
 	t.mu.Lock()
 	t.active = append(t.active, x)
@@ -163,7 +120,8 @@ func (t *Tier) Load(keys []Key, blocks []int32, done func(loaded int)) (giveUp f
 	return func() {
 		x.giveUp()
 		t.mu.Lock()
-		x.over, x.done = true, nil
+		x.end(errGivenUp)
+		x.done = nil
 		t.settled = slices.DeleteFunc(t.settled, func(s *transfer) bool { return s == x })
 		t.mu.Unlock()
 	}
@@ -274,8 +232,7 @@ func (t *Tier) moveBlock(ctx context.Context, x *transfer, i int) (err error) {
 
 // settle enters a transfer for Finish, once; the caller holds the lock.
 func (t *Tier) settle(x *transfer, err error) {
-	if !x.over {
-		x.over, x.err = true, err
+	if x.end(err) {
 		t.settled = append(t.settled, x)
 	}
 }
@@ -364,71 +321,6 @@ func (t *Tier) CancelStore() bool {
 	t.giveUpAll([]*transfer{x})
 	t.Finish()
 	return true
-}
-
-// drain returns up every transfer and waits until the connector is idle, at most until ctx ends or
-// Options.Timeout is over. Even when it is not, device memory is safe from it.
-func (t *Tier) drain(ctx context.Context) error {
-	t.mu.Lock()
-	all := append(slices.Clone(t.active), t.queue...)
-	t.queue = nil
-	t.mu.Unlock()
-	t.giveUpAll(all)
-
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, t.options.Timeout)
-	defer cancel()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.live == 0 {
-		return nil
-	}
-	if t.idle == nil {
-		t.idle = make(chan struct{})
-	}
-	idle := t.idle
-	t.mu.Unlock()
-	select {
-	case <-idle:
-	case <-ctx.Done():
-	}
-	t.mu.Lock()
-	if t.live == 0 {
-		return nil
-	}
-	e := &BusyError{Waited: time.Since(began), Transfers: len(t.active), Cause: ctx.Err()}
-	if len(t.active) > 0 {
-		e.Oldest, e.Running = t.active[0].String(), time.Since(t.active[0].began)
-	}
-	return e
-}
-
-// Reset returns up every transfer, lets go of all blocks of the device, forgets what is kept, and
-// puts a tier back to use. When the connector stays busy (a [BusyError]), nothing is forgotten and
-// the tier is out of use until a Reset goes well: what it keeps is not found either.
-func (t *Tier) Reset(ctx context.Context) error {
-	err := t.drain(ctx)
-	t.Finish()
-	if err == nil {
-		err = t.conn.Reset()
-	}
-	t.mu.Lock()
-	t.outOfUse = err
-	t.mu.Unlock()
-	return err
-}
-
-// Close returns up every transfer and closes the connector; one that stays busy (a [BusyError]) is
-// not closed, and its memory stays where it is. The device's books are left alone: Close works
-// after any failure.
-func (t *Tier) Close(ctx context.Context) error {
-	if err := t.drain(ctx); err != nil {
-		return err
-	}
-	t.mu.Lock()
-	t.outOfUse = errors.New("offload: closed")
-	t.mu.Unlock()
-	return t.conn.Close()
 }
 
 // Stats returns the counters.
