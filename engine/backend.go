@@ -17,6 +17,7 @@ type backend interface {
 	abort(rs ...*request)
 	abortID(id string) bool
 	resetPrefixCache(ctx context.Context) error
+	flush(ctx context.Context) error
 	sleep(ctx context.Context, level int) error
 	wakeUp(ctx context.Context, tags []string) error
 	encode(text string) ([]int32, error)

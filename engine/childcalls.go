@@ -126,6 +126,14 @@ func (c *child) resetPrefixCache(ctx context.Context) error {
 	return err
 }
 
+func (c *child) flush(ctx context.Context) error {
+	if err := c.refusal(); err != nil {
+		return err
+	}
+	_, err := call[none](ctx, c, "flush", none{})
+	return err
+}
+
 func (c *child) sleep(ctx context.Context, level int) error {
 	if err := c.refusal(); err != nil {
 		return err

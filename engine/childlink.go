@@ -116,6 +116,9 @@ var methods = map[string]func(context.Context, *coreServer, []byte) ([]byte, err
 	"reset prefix cache": method(func(s *coreServer, ctx context.Context, _ none) (none, error) {
 		return none{}, s.engine().resetPrefixCache(ctx)
 	}),
+	"flush": method(func(s *coreServer, ctx context.Context, _ none) (none, error) {
+		return none{}, s.engine().flush(ctx)
+	}),
 	"sleep": method(func(s *coreServer, ctx context.Context, level int) (none, error) {
 		return none{}, s.engine().sleep(ctx, level)
 	}),

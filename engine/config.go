@@ -77,6 +77,7 @@ type Config struct {
 	MaxWaitingBytes int64
 	// host memory for KV blocks that the device has no room for (a second prefix cache); 0 is off
 	OffloadBytes          int64
+	Connector             Connector // shares KV blocks with other engines; the zero value does not
 	DisablePrefixCache    bool
 	DisableChunkedPrefill bool
 	SkipTokenizer         bool // token ids only, even when the checkpoint has a tokenizer

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/enginetest/enginetest/engine/internal/modelrunner"
 	"github.com/enginetest/enginetest/internal/engines"
@@ -43,7 +44,7 @@ func newCore(cfg Config) *core {
 	life, box, reqs, now := newLifecycle(), newMailbox(), newRequestTable(&c.cfg), new(phase)
 	c.lifecycle = life
 	c.inputProcessor = &inputProcessor{cfg: &c.cfg, life: life, grammars: &grammars{ledger: c.ledger}}
-	c.offload = &kvOffload{cfg: &c.cfg, log: c.log, ledger: c.ledger, faults: c.faults, phase: now}
+	c.offload = &kvOffload{ctx: c.ctx, cfg: &c.cfg, log: c.log, ledger: c.ledger, faults: c.faults, phase: now}
 	c.loop = &stepLoop{
 		ctx: c.ctx, cfg: &c.cfg, log: c.log, faults: c.faults, life: life, phase: now, box: box, reqs: reqs,
 		offload: c.offload,
@@ -90,7 +91,7 @@ func (c *core) parts() map[string]any {
 		parts["kv cache"] = c.loop.cache
 		addRunner(parts, "model runner", c.loop.runner)
 		if c.offload.tier != nil {
-			parts["kv offload"] = c.offload.tier
+			parts[strings.ToLower(c.offload.name())] = c.offload.tier
 		}
 	}
 	if cache := c.inputProcessor.grammars.part(); cache != nil {

@@ -68,13 +68,15 @@ func newRunner(c *core, ckpt *checkpoint.Checkpoint) (modelrunner.Runner, error)
 // useGPUs reports whether the model runs on the GPUs that were found. What they cannot do is left to
 // the CPU, unless the configuration names them.
 func (c *Config) useGPUs(found int, model *checkpoint.Config) (bool, error) {
-	speculates := c.Speculative.Method != ""
+	speculates, shares := c.Speculative.Method != "", c.Connector.Path != ""
 	switch {
-	case found == 0 || c.Device == "" && (speculates || !cudarunner.Computes(model)):
+	case found == 0 || c.Device == "" && (speculates || shares || !cudarunner.Computes(model)):
 		return false, nil
 	case speculates:
 		return false, paramError("Speculative.Method", fmt.Sprintf("%q", c.Speculative.Method),
 			fmt.Sprintf(`"" on device %s: only the CPU speculates`, c.Device))
+	case shares:
+		return false, c.Connector.unsupported(c.Device)
 	}
 	return true, nil
 }

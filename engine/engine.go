@@ -17,6 +17,7 @@
 //	engine: dead: step 11 (4 tokens, 4 sequences): rank 1 (cpu:1): engine: injected fault at forward
 //	engine: prefix cache not reset: kvcache: 3 of 64 blocks are in use by running sequences
 //	engine: prefix cache not reset: offload: not idle after 50ms, transfers under way: 1: store of block 9f86d081 for 12ms: context deadline exceeded
+//	engine: flush: offload: 1 of 6 blocks were not stored: connector: every place for the block is being written
 //	engine: weights not woken: checkpoint: m/model.safetensors: changed since it was first loaded: got 7.3 MiB of 2026-…, want 7.3 MiB of 2026-…
 //	engine: KV cache not woken: engine: out of device memory: the KV cache has 1.0 GiB, and 512.0 MiB of 2.0 GiB are free
 //	engine: shutdown not finished: a forward pass has been running for 30s: context deadline exceeded

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/enginetest/enginetest/engine"
 	"github.com/enginetest/enginetest/llm"
@@ -52,6 +53,38 @@ func ExampleEngine_Stream() {
 	// [30]  <nil>
 	// [409] length <nil>
 	// <nil>
+}
+
+// One engine prefills, another one decodes.
+func ExampleConnector() {
+	dir, err := os.MkdirTemp("", "kv") // in /dev/shm it would be shared memory
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	ctx, prompt := context.Background(), make([]int32, 100)
+	open := func(role string) *engine.Engine {
+		e, err := engine.Open(ctx, engine.Config{
+			Model: model, Device: "cpu",
+			Connector: engine.Connector{Path: dir + "/blocks", Role: role, Bytes: 1 << 20},
+		})
+		if err != nil {
+			panic(err)
+		}
+		return e
+	}
+	p, d := open("producer"), open("consumer")
+	_, err = p.Generate(ctx, engine.Request{PromptTokenIDs: prompt, Sampling: engine.SamplingParams{MaxTokens: 1}})
+	fmt.Println("prefill:", err, "flush:", p.Flush(ctx), "published:", p.Stats().ConnectorStores, "blocks")
+
+	outs, err := d.Generate(ctx, engine.Request{PromptTokenIDs: prompt, Sampling: engine.SamplingParams{MaxTokens: 6}})
+	fmt.Println("decode:", err, "loaded:", outs[0].CachedTokens, "of", len(prompt), "tokens")
+	fmt.Println(p.Shutdown(ctx), d.Shutdown(ctx))
+	// Output:
+	// prefill: <nil> flush: <nil> published: 6 blocks
+	// decode: <nil> loaded: 96 of 100 tokens
+	// <nil> <nil>
 }
 
 // A bad parameter names its field and its bound.

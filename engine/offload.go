@@ -13,8 +13,10 @@ import (
 	"github.com/enginetest/enginetest/llm"
 )
 
-// kvOffload is the second tier of the prefix cache, in host memory.
+// kvOffload is the second tier of the prefix cache, in host memory: its own, or what it shares with
+// other engines.
 type kvOffload struct {
+	ctx    context.Context
 	cfg    *Config
 	log    *slog.Logger
 	ledger *ledger.Ledger
@@ -28,12 +30,17 @@ type kvOffload struct {
 	reported bool // that it is out of use
 }
 
-// open adds the second tier of the prefix cache when Config.OffloadBytes asks for one.
+// open adds the second tier of the prefix cache when Config.OffloadBytes or Config.Connector asks
+// for one.
 func (k *kvOffload) open(l *stepLoop) error {
-	if k.cfg.OffloadBytes == 0 {
+	shared := k.cfg.Connector.Path != ""
+	if k.cfg.OffloadBytes == 0 && !shared {
 		return nil
 	}
 	device, ok := l.runner.(modelrunner.KVCopier)
+	if !ok && shared {
+		return k.cfg.Connector.unsupported(k.cfg.Device)
+	}
 	if !ok {
 		return paramError("OffloadBytes", k.cfg.OffloadBytes,
 			fmt.Sprintf("0 on device %s, whose KV blocks cannot be copied", k.cfg.Device))
@@ -41,6 +48,9 @@ func (k *kvOffload) open(l *stepLoop) error {
 	k.phase.enter("allocation of host memory for KV blocks")
 	if k.connect == nil {
 		k.connect = k.hostMemory
+		if shared {
+			k.connect = k.segment
+		}
 	}
 	k.block = l.runner.KVBytesPerBlock() * int64(max(k.cfg.TensorParallel, 1))
 	conn, err := k.connect(k.block)
@@ -49,6 +59,7 @@ func (k *kvOffload) open(l *stepLoop) error {
 	}
 	o := k.options
 	o.Notify = l.box.notify
+	o.NoStores, o.NoLoads = k.cfg.Connector.Role == consumer, k.cfg.Connector.Role == producer
 	k.tier = offload.NewTier(conn, l.cache, device, o)
 	l.sched.UseTier(k.tier)
 	return nil
@@ -73,17 +84,31 @@ func (k *kvOffload) count(counts *Stats) {
 	if k.tier == nil {
 		return
 	}
-	s := k.tier.Stats()
-	counts.OffloadBlocks, counts.OffloadBytes = s.Capacity, int64(s.Blocks)*k.block
-	counts.OffloadBlocksUsed, counts.OffloadPending = s.Blocks, s.Pending
-	counts.OffloadStores, counts.OffloadHits = s.Stored, s.Loaded*k.cfg.BlockSize
-	counts.OffloadErrors = s.Lost + s.Failed
+	if s := k.tier.Stats(); k.cfg.Connector.Path != "" {
+		k.countConnector(counts, s)
+	} else {
+		counts.OffloadBlocks, counts.OffloadBytes = s.Capacity, int64(s.Blocks)*k.block
+		counts.OffloadBlocksUsed, counts.OffloadPending = s.Blocks, s.Pending
+		counts.OffloadStores, counts.OffloadHits = s.Stored, s.Loaded*k.cfg.BlockSize
+		counts.OffloadErrors = s.Lost + s.Failed
+	}
 	if err := k.tier.Err(); err != nil && !k.reported {
-		k.log.Warn("KV offload is out of use", "error", err)
+		k.warn(err)
 	} else if err == nil {
 		k.reported = false
 	}
 	k.reported = k.tier.Err() != nil
+}
+
+// warn says that the tier is out of use.
+func (k *kvOffload) warn(err error) { k.log.Warn(k.name()+" is out of use", "error", err) }
+
+// name is what the tier is.
+func (k *kvOffload) name() string {
+	if k.cfg.Connector.Path != "" {
+		return "KV connector"
+	}
+	return "KV offload"
 }
 
 // close ends the transfers and releases the host memory.

@@ -69,6 +69,13 @@ func (c Config) resolve() (Config, error) {
 	if c.OffloadBytes > 0 && c.DisablePrefixCache {
 		return c, paramError("OffloadBytes", c.OffloadBytes, "0 with DisablePrefixCache: it keeps prefixes")
 	}
+	var err error
+	if c.Connector, err = c.Connector.resolve(); err != nil {
+		return c, err
+	}
+	if err := c.checkConnector(); err != nil {
+		return c, err
+	}
 	if c.StartTimeout < 0 {
 		return c, paramError("StartTimeout", c.StartTimeout, "> 0, or 0 for the default")
 	}
@@ -78,7 +85,6 @@ func (c Config) resolve() (Config, error) {
 	if c.StepTimeout < 0 {
 		return c, paramError("StepTimeout", c.StepTimeout, "> 0, or 0 for no bound")
 	}
-	var err error
 	if c.Speculative, err = c.Speculative.resolve(); err != nil {
 		return c, err
 	}

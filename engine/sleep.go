@@ -124,7 +124,7 @@ func (s *sleeper) fallAsleep(ctx context.Context, level int) error {
 	}
 	if s.loop.offload.tier != nil {
 		if err := s.loop.offload.tier.Reset(ctx); err != nil { // it is out of use then
-			s.log.Warn("KV offload is out of use", "error", err)
+			s.loop.offload.warn(err)
 		}
 	}
 	if err := s.loop.cache.Reset(); err != nil {

@@ -24,10 +24,10 @@ type Stats struct {
 	OutputTokens int64 // sampled
 
 	KVBlocks       int // in all
-	KVBlocksUsed   int // held by sequences now, or by a copy to host memory
+	KVBlocksUsed   int // held by sequences now, or by a copy to host memory or another engine
 	KVBlocksCached int // with a prefix that a new request can hit
 	PrefixQueries  int // prompt tokens looked up in the prefix cache
-	PrefixHits     int // and found there, or in host memory
+	PrefixHits     int // and found there, in host memory or with another engine
 
 	OffloadBlocks     int   // of host memory, in all
 	OffloadBlocksUsed int   // that hold a prefix
@@ -36,6 +36,12 @@ type Stats struct {
 	OffloadStores     int   // blocks copied to host memory
 	OffloadHits       int   // prompt tokens copied back
 	OffloadErrors     int   // copies that failed or were given up: a block less to be found, or one computed again
+
+	ConnectorStores  int // blocks published for other engines
+	ConnectorLoads   int // blocks loaded
+	ConnectorHits    int // prompt tokens in them
+	ConnectorErrors  int // copies that failed or were given up, as OffloadErrors
+	ConnectorPending int // copies under way or queued
 
 	SpecDrafts         int   // steps of a sequence that verified drafts
 	SpecDraftTokens    int   // drafts that were verified
@@ -77,7 +83,7 @@ func (s *Stats) clone() Stats {
 // over is for when nothing runs and no prefix can be found any more.
 func (s *Stats) over() {
 	s.Waiting, s.Running, s.KVBlocksUsed, s.KVBlocksCached = 0, 0, 0, 0
-	s.OffloadBlocksUsed, s.OffloadBytes, s.OffloadPending = 0, 0, 0
+	s.OffloadBlocksUsed, s.OffloadBytes, s.OffloadPending, s.ConnectorPending = 0, 0, 0, 0
 }
 
 // Activity returns how many sequences run and wait now, and how much of the KV cache they use.

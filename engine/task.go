@@ -127,6 +127,10 @@ func (c Config) wholePrompts(m *checkpoint.Config) (Config, error) {
 		return c, paramError("OffloadBytes", c.OffloadBytes,
 			fmt.Sprintf("0 with Pooling %q of %s: each prompt is computed as a whole", c.Pooling, m.Architecture))
 	}
+	if c.Connector.Path != "" {
+		return c, paramError("Connector.Path", fmt.Sprintf("%q", c.Connector.Path),
+			fmt.Sprintf(`"" with Pooling %q of %s: each prompt is computed as a whole`, c.Pooling, m.Architecture))
+	}
 	c.DisablePrefixCache, c.DisableChunkedPrefill = true, true
 	return c, nil
 }
