@@ -48,7 +48,7 @@ type allowance struct {
 
 var kinds = []Kind{
 	KindReference, KindGoroutine, KindBuffer, KindDescriptor, KindSocket, KindMapping, KindSharedMemory,
-	KindProcess, KindTemporaryFile, KindMemory,
+	KindProcess, KindThread, KindTemporaryFile, KindMemory,
 }
 
 func newAllowance(pattern, reason string) *allowance {

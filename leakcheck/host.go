@@ -30,6 +30,7 @@ type hostItem struct {
 	path   string // of a file, mapping or bound socket
 	shared bool   // an entry of a folder that other processes use too,
 	sure   bool   // but in use here, or named after one of the processes here
+	hidden bool   // never a finding
 
 	pid     int // of a process, or of who made a segment
 	started int64

@@ -42,7 +42,7 @@ func (c Claims) of(it hostItem) (evidence string, claimed, foreign bool) {
 func sortClaimed(before, after *HostState, claims Claims) (mine, others []Finding) {
 	for _, key := range slices.Sorted(maps.Keys(after.items)) {
 		it := after.items[key]
-		if _, ok := before.items[key]; ok {
+		if _, ok := before.items[key]; ok || it.hidden {
 			continue
 		}
 		evidence, claimed, foreign := claims.of(it)
@@ -65,7 +65,9 @@ func sortClaimed(before, after *HostState, claims Claims) (mine, others []Findin
 }
 
 func processesFirst(list []Finding) {
-	order := []Kind{KindProcess, KindSocket, KindDescriptor, KindMapping, KindSharedMemory, KindTemporaryFile}
+	order := []Kind{
+		KindProcess, KindThread, KindSocket, KindDescriptor, KindMapping, KindSharedMemory, KindTemporaryFile,
+	}
 	rank := func(f Finding) int { return slices.Index(order, f.Kind) }
 	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(rank(a), rank(b)) })
 }

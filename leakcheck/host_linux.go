@@ -15,12 +15,14 @@ import (
 	"github.com/enginetest/enginetest/internal/cudafd"
 	"github.com/enginetest/enginetest/internal/origin"
 	"github.com/enginetest/enginetest/internal/procfs"
+	"github.com/enginetest/enginetest/leakcheck/internal/threads"
 )
 
 func snapshot(dirs []string) (*HostState, error) {
 	h := &HostState{dirs: dirs, items: map[string]hostItem{}}
 	pids := descendants(os.Getpid())
 	h.processes(pids)
+	h.threads()
 	inUse, err := h.mappings()
 	if err != nil {
 		return nil, errors.Join(ErrNoHost, err)
@@ -60,22 +62,16 @@ func (h *HostState) tree(dir string) {
 // segments lists the System V shared memory that one of the processes made: it stays until someone
 // removes it.
 func (h *HostState) segments(pids []int) {
-	rows := procfs.Table("/proc/sysvipc/shm") // key shmid perms size cpid lpid nattch …
-	for _, f := range rows {
-		if len(f) < 7 {
+	for _, s := range procfs.Segments() {
+		if !slices.Contains(pids, s.Maker) {
 			continue
 		}
-		creator, _ := strconv.Atoi(f[4])
-		if !slices.Contains(pids, creator) {
-			continue
-		}
-		key, _ := strconv.ParseInt(f[0], 10, 64)
-		what := fmt.Sprintf("SysV segment with key %#x", uint32(key))
-		maker, _ := procfs.StatOf(creator)
-		h.items["segment "+f[1]] = hostItem{
-			kind: KindSharedMemory, what: what, pid: creator, started: maker.Start,
-			name: fmt.Sprintf("%s is left behind: id %s, %s bytes, made by pid %d, %s attached (ipcrm -m %s removes it)",
-				what, f[1], f[3], creator, f[6], f[1]),
+		what := fmt.Sprintf("SysV segment with key %#x", s.Key)
+		maker, _ := procfs.StatOf(s.Maker)
+		h.items[fmt.Sprintf("segment %d", s.ID)] = hostItem{
+			kind: KindSharedMemory, what: what, pid: s.Maker, started: maker.Start,
+			name: fmt.Sprintf("%s is left behind: id %d, %d bytes, made by pid %d, %d attached (ipcrm -m %d removes it)",
+				what, s.ID, s.Size, s.Maker, s.Attached, s.ID),
 		}
 	}
 }
@@ -359,6 +355,21 @@ func (h *HostState) processes(pids []int) {
 		h.items[fmt.Sprintf("pid %d started %d", pid, stat.Start)] = hostItem{
 			kind: KindProcess, name: name, what: stat.Command, pid: pid, started: stat.Start,
 		}
+	}
+}
+
+// threads lists all of them: those that C code started are findings when they were not there before.
+func (h *HostState) threads() {
+	for _, t := range threads.All() {
+		it := hostItem{kind: KindThread, hidden: !t.Left}
+		if t.Left {
+			it.what = "without a name of its own in " + t.Code
+			if t.Own {
+				it.what = strconv.Quote(t.Name) + " in " + t.Code
+			}
+			it.name = fmt.Sprintf("C thread %d %s still runs, %s after its start", t.ID, it.what, round(t.Age))
+		}
+		h.items[fmt.Sprintf("thread %d started %d", t.ID, t.Start)] = it
 	}
 }
 

@@ -19,6 +19,7 @@ const (
 	KindMapping       Kind = "mapping"       // a mapped file, device or shared memory
 	KindSharedMemory  Kind = "shared memory" // an entry of /dev/shm
 	KindProcess       Kind = "process"       // a child or grandchild
+	KindThread        Kind = "thread"        // a thread that C code started
 	KindTemporaryFile Kind = "file"          // an entry of a watched folder
 	KindMemory        Kind = "memory"        // growth over rounds
 )

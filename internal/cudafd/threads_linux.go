@@ -19,6 +19,9 @@ var waits = map[string]map[int64]string{
 // driverThread is how the driver names its threads: "cuda-EvtHandlr", "cuda00001400006".
 var driverThread = regexp.MustCompile(`^cuda(-|\d{4})`)
 
+// DriverThread reports whether the driver gives its threads such a name.
+func DriverThread(name string) bool { return driverThread.MatchString(name) }
+
 // most entries of a poll that are believed.
 const mostPolled = 4096
 
