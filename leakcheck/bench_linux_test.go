@@ -74,9 +74,10 @@ func BenchmarkPass(b *testing.B) {
 	benchRoot = nil
 }
 
-// BenchmarkExplain is what a check costs that finds something, with its explanation. Three collections
-// of garbage are in it, which fall into the patience where there is one; what they cost alone is
-// printed beside it:
+// BenchmarkExplain is what a check costs that finds something, with its explanation. Without patience
+// three collections of garbage are in it; what they cost alone is printed beside it. With patience,
+// s-beyond is how much later than its end the explanation is there, and GCs-beyond the same in
+// collections of this heap:
 //
 //	go test ./leakcheck -run '^$' -bench Explain -benchtime 3x
 func BenchmarkExplain(b *testing.B) {
@@ -129,6 +130,21 @@ func BenchmarkExplain(b *testing.B) {
 				var m runtime.MemStats
 				runtime.ReadMemStats(&m)
 				b.ReportMetric(float64(m.HeapObjects), "objects")
+			})
+			b.Run(row.name+"/"+target.where+"/patience", func(b *testing.B) {
+				const patience = time.Second
+				refs, _ := plant(func(track func(any)) bool { track(target.find()); return true }, patience)
+				start := time.Now()
+				runtime.GC()
+				gc := time.Since(start)
+				var beyond time.Duration
+				for b.Loop() {
+					start := time.Now()
+					require.Error(b, leakcheck.Released(context.Background(), refs...))
+					beyond += time.Since(start) - patience
+				}
+				b.ReportMetric(beyond.Seconds()/float64(b.N), "s-beyond")
+				b.ReportMetric(beyond.Seconds()/float64(b.N)/gc.Seconds(), "GCs-beyond")
 			})
 		}
 		delete(kept, 0)

@@ -168,7 +168,8 @@ func Released(ctx context.Context, refs ...*Ref) error {
 // collect runs the garbage collector until all refs are gone, or three cycles in a row brought
 // nothing and the patience is spent.
 //
-// When an eighth of the patience is spent, it starts to prepare the explanation; stop ends that.
+// The last collection ends with the patience, and does not begin there: on a large heap it takes a
+// while. When an eighth of the patience is spent, it starts to prepare the explanation; stop ends that.
 func collect(ctx context.Context, refs []*Ref, cfg config) (left []*Ref, gcs int, stop func()) {
 	watch, patience := startWatch(), cfg.patience
 	looks := backoff.New(time.Millisecond, 200*time.Millisecond)
@@ -176,7 +177,9 @@ func collect(ctx context.Context, refs []*Ref, cfg config) (left []*Ref, gcs int
 	preparing := cfg.noPaths
 	left = unfreed(slices.Clone(refs))
 	for idle := 0; len(left) > 0; {
+		began := time.Now()
 		runtime.GC()
+		took := time.Since(began)
 		gcs++
 		before, held := len(left), reachable(left)
 		if left = unfreed(left); len(left) < before || reachable(left) < held {
@@ -195,9 +198,15 @@ func collect(ctx context.Context, refs []*Ref, cfg config) (left []*Ref, gcs int
 		if !preparing && idle >= 3 && watch.spent() >= patience/8 {
 			preparing, stop = true, retain.Prepare()
 		}
-		_ = looks.WaitAtMost(ctx, patience-watch.spent()) // the context is looked at above
+		_ = looks.WaitAtMost(ctx, beforeLast(patience-watch.spent(), took)) // the context is looked at above
 	}
 	return left, gcs, stop
+}
+
+// beforeLast is how long to wait for the last collection, of what is left of the patience: so that it
+// ends then, if it takes no longer than the one before, and half of the time in any case.
+func beforeLast(left, took time.Duration) time.Duration {
+	return max(left-took, left/2)
 }
 
 // dropStopped makes each of Go's processors drop its stopped timers. One that was stopped stays
