@@ -88,7 +88,7 @@ func (s *Server) Generate(ctx context.Context, reqs ...llm.Request) ([]llm.Outpu
 const maxTogether = 256
 
 // Stream returns the deltas of one request as they come. Leaving the loop disconnects, which aborts
-// the request.
+// the request. So does the end of ctx, whose error is then the last value, whatever has arrived.
 func (s *Server) Stream(ctx context.Context, req llm.Request) iter.Seq2[llm.Delta, error] {
 	return func(yield func(llm.Delta, error) bool) {
 		if s.cfg.api.stream == nil {

@@ -44,7 +44,7 @@ func TestVerdicts(t *testing.T) {
 		"clean":  "",
 		"orphan": "outlived the command, ",
 		"dead":   "fatal: no such model: m.gguf",
-		"deaf":   "it did not end on SIGTERM within 1s, and was killed",
+		"deaf":   "and was killed; it was gone ",
 		"litter": "temporary file $TMPDIR/cache.bin (100 bytes) is left, removed now",
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -25,6 +25,9 @@ func (c *client) events(ctx context.Context, path string, body any, sse bool,
 	r := bufio.NewReaderSize(res.Body, 64<<10)
 	for {
 		line, err := r.ReadBytes('\n')
+		if ctx.Err() != nil { // whatever has arrived before it ended
+			return c.explain(ctx, request, ctx.Err())
+		}
 		if event := bytes.TrimSpace(line); len(event) > 0 && (err == nil || errors.Is(err, io.EOF)) {
 			more, eventErr := c.event(request, event, sse, each)
 			if eventErr != nil || !more {

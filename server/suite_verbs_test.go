@@ -52,17 +52,11 @@ var verbCases = []testCase{
 	{"abort by disconnect", "abort by disconnect", abortByDisconnect},
 	{"abort by context", "", func(t *testing.T, u *suite) error {
 		ctx, cancel := context.WithCancel(within(t))
-		first := make(chan struct{})
-		go func() {
-			<-first
-			cancel()
-		}()
+		defer cancel()
 		var last error
 		for _, err := range u.Stream(ctx, llm.Request{Prompt: story, Sampling: longRequest(u)}) {
-			if last = err; first != nil {
-				close(first)
-				first = nil
-			}
+			last = err
+			cancel()
 		}
 		require.ErrorIs(t, last, context.Canceled)
 		return u.waitIdle(t)
