@@ -195,7 +195,7 @@ func TestStructuredRefusals(t *testing.T) {
 			{
 				llm.StructuredOutputs{JSON: `{"not": {}}`},
 				true,
-				"engine: StructuredOutputs: JSON schema: #/not: unsupported keyword",
+				"not supported; supported: $ref, additionalProperties, ",
 			},
 			{llm.StructuredOutputs{Grammar: "root ::= x"}, false, `EBNF: line 1: rule "x" is not defined`},
 			{llm.StructuredOutputs{Choice: []string{}}, false, "choice: no text"},

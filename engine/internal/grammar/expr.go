@@ -6,7 +6,7 @@
 // the automaton walks a trie of the vocabulary once per state. What cannot be compiled is refused
 // by name:
 //
-//	grammar: JSON schema: #/properties/a/not: unsupported keyword
+//	grammar: JSON schema: #/properties/a/not: keyword "not" is not supported; supported: $ref, …
 //	grammar: regular expression: \b: unsupported
 //	grammar: EBNF: line 2: rule "item" is not defined
 package grammar

@@ -70,6 +70,16 @@ var keywords = map[string][]string{
 	"null":    nil,
 }
 
+// supportedKeywords lists the keywords that decide what is valid, for a message.
+func supportedKeywords() string {
+	list := []string{"$ref", "type", "enum", "const", "anyOf", "oneOf", "allOf"}
+	for _, of := range keywords {
+		list = append(list, of...)
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
 // refer returns the rule of what a pointer points to.
 func (w *schemaWriter) refer(pointer, where string) (ref, error) {
 	if r, ok := w.refs[pointer]; ok {
@@ -197,7 +207,7 @@ func (w *schemaWriter) types(s *object, asserted []string, where string) ([]stri
 		switch {
 		case k == "type":
 		case of == "":
-			return nil, unsupported(where+"/"+k, "unsupported keyword")
+			return nil, unsupported(where+"/"+k, "keyword %q is not supported; supported: %s", k, supportedKeywords())
 		case !slices.Contains(implied, of):
 			implied = append(implied, of)
 		}

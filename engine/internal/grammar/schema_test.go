@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +90,28 @@ func TestSchemaTakes(t *testing.T) {
 	}
 	for _, s := range []string{`{}`, `{"n":4}`, `{"n":1201}`, `{"n":05}`, `{"s":"a","n":5}`, `{"n":5,}`, `{"n":5}x`, "{\"n\":5,\"s\":\"\n\"}"} {
 		assert.False(t, matches(t, g, s), s)
+	}
+}
+
+// A refused keyword lists those that work, and a schema with any of these is taken.
+func TestSupportedKeywords(t *testing.T) {
+	_, err := schemaRules(`{"properties": {"a": {"if": true}}}`)
+	var refused *Error
+	require.ErrorAs(t, err, &refused)
+	require.True(t, refused.Unsupported)
+	listed, ok := strings.CutPrefix(refused.What, `keyword "if" is not supported; supported: `)
+	require.True(t, ok, refused.What)
+	schemas := map[string]string{
+		"$ref": `"#/$defs/a"`, "type": `"object"`, "enum": `[1]`, "const": `1`, "anyOf": `[true]`, "oneOf": `[true]`,
+		"allOf": `[true]`, "properties": `{}`, "required": `["a"]`, "additionalProperties": `false`, "minProperties": `1`,
+		"maxProperties": `2`, "items": `true`, "prefixItems": `[true]`, "minItems": `1`, "maxItems": `2`,
+		"uniqueItems": `false`, "minLength": `1`, "maxLength": `2`, "pattern": `"a"`, "format": `"date"`, "minimum": `1`,
+		"maximum": `2`, "exclusiveMinimum": `1`, "exclusiveMaximum": `9`, "multipleOf": `1, "type": "integer"`,
+	}
+	require.ElementsMatch(t, slices.Collect(maps.Keys(schemas)), strings.Split(listed, ", "))
+	for k, value := range schemas {
+		_, err := schemaRules(`{"$defs": {"a": true}, "` + k + `": ` + value + `}`)
+		assert.NoError(t, err, k)
 	}
 }
 

@@ -3,7 +3,10 @@ package grammar
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/big"
+	"slices"
+	"strings"
 )
 
 // count reads a keyword that is a number of things; absent is its default.
@@ -54,7 +57,7 @@ func (w *schemaWriter) number(s *object, whole bool, where string) (expr, error)
 		switch k {
 		case "multipleOf":
 			if !whole || r.Cmp(big.NewRat(1, 1)) != 0 {
-				return nil, unsupported(where+"/"+k, "unsupported keyword")
+				return nil, unsupported(where+"/"+k, "is %s, only 1 of an integer is supported", n)
 			}
 		case "minimum", "exclusiveMinimum":
 			if lo := atLeast(r, k != "minimum"); v.lo == nil || lo.Cmp(v.lo) > 0 {
@@ -103,7 +106,8 @@ func (w *schemaWriter) text(s *object, where string) (expr, error) {
 		name, _ := format.(string)
 		text, ok := formats[name]
 		if !ok {
-			return nil, unsupported(where+"/format", "format %s", formatJSON(format))
+			return nil, unsupported(where+"/format", "format %s is not supported; supported: %s", formatJSON(format),
+				strings.Join(slices.Sorted(maps.Keys(formats)), ", "))
 		}
 		return w.pattern(text, where+"/format")
 	case !bounded:
@@ -151,7 +155,7 @@ func (w *schemaWriter) array(s *object, where string) (expr, error) {
 		return nil, err
 	}
 	if unique, _ := s.get("uniqueItems"); unique == true && (hi < 0 || hi > 1) {
-		return nil, unsupported(where+"/uniqueItems", "unsupported keyword")
+		return nil, unsupported(where+"/uniqueItems", "only supported with a maxItems of at most 1")
 	}
 	var prefix []expr
 	if v, ok := s.get("prefixItems"); ok {
