@@ -1,13 +1,13 @@
 package conformance_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
 	"iter"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/enginetest/enginetest/conformance"
@@ -19,16 +19,16 @@ var words = strings.Fields("the sea was calm and keeper climbed to light lamp . 
 
 // parrot is an engine: the next word depends on the two before it.
 type parrot struct {
-	once    sync.Once
-	stopped chan struct{}
+	alive context.Context
+	stop  context.CancelCauseFunc
 }
 
-func openParrot(context.Context) (*parrot, error) { return &parrot{stopped: make(chan struct{})}, nil }
-
-func (p *parrot) Shutdown(context.Context) error {
-	p.once.Do(func() { close(p.stopped) })
-	return nil
+func openParrot(context.Context) (*parrot, error) {
+	alive, stop := context.WithCancelCause(context.Background())
+	return &parrot{alive, stop}, nil
 }
+
+func (p *parrot) Shutdown(context.Context) error { p.stop(llm.ErrStopped); return nil }
 
 func (p *parrot) Generate(ctx context.Context, reqs ...llm.Request) (outs []llm.Output, err error) {
 	for _, q := range reqs {
@@ -47,36 +47,18 @@ func (p *parrot) Generate(ctx context.Context, reqs ...llm.Request) (outs []llm.
 // Stream is what makes it a harness.Streamer: the suite finds it and checks that too.
 func (p *parrot) Stream(ctx context.Context, q llm.Request) iter.Seq2[llm.Delta, error] {
 	return func(yield func(llm.Delta, error) bool) {
-		rest := q.Sampling
-		rest.MaxTokens, rest.Temperature = 0, 0
-		switch {
-		case q.Sampling.Check() != nil: // names the parameter that is out of its range
-			yield(llm.Delta{}, q.Sampling.Check())
-			return
-		case !reflect.ValueOf(rest).IsZero() || q.Sampling.Temperature > 0 || q.PromptTokenIDs != nil:
-			yield(llm.Delta{}, fmt.Errorf("%w: parrots take a text and MaxTokens", llm.ErrUnsupported))
-			return
-		case q.Prompt == "" || len(q.Prompt) > 1<<16:
-			yield(llm.Delta{}, fmt.Errorf("%w: %d bytes", llm.ErrPromptTooBig, len(q.Prompt)))
-			return
-		}
-		text, n := strings.Fields(q.Prompt), q.Sampling.MaxTokens
-		for i := range n {
-			select {
-			case <-p.stopped:
-				yield(llm.Delta{}, llm.ErrStopped)
+		text := strings.Fields(q.Prompt)
+		for i := range max(q.Sampling.MaxTokens, 1) {
+			if err := cmp.Or(context.Cause(p.alive), ctx.Err(), check(q)); err != nil {
+				yield(llm.Delta{}, err)
 				return
-			case <-ctx.Done():
-				yield(llm.Delta{}, ctx.Err())
-				return
-			default:
 			}
 			h := fnv.New32a()
 			fmt.Fprint(h, text[max(0, len(text)-2):])
-			id := int32(h.Sum32() % uint32(len(words)))
+			id := h.Sum32() % uint32(len(words))
 			text = append(text, words[id])
-			d := llm.Delta{TokenIDs: []int32{id}, Text: " " + words[id]}
-			if i == n-1 {
+			d := llm.Delta{TokenIDs: []int32{int32(id)}, Text: " " + words[id]}
+			if i >= q.Sampling.MaxTokens-1 {
 				d.FinishReason = llm.FinishLength
 			}
 			if !yield(d, nil) {
@@ -84,6 +66,21 @@ func (p *parrot) Stream(ctx context.Context, q llm.Request) iter.Seq2[llm.Delta,
 			}
 		}
 	}
+}
+
+// check refuses what parrots cannot do: the suite lists it as lacking.
+func check(q llm.Request) error {
+	rest := q.Sampling
+	rest.MaxTokens = 0
+	switch err := q.Sampling.Check(); {
+	case err != nil:
+		return err // names the parameter that is out of its range
+	case !reflect.ValueOf(rest).IsZero() || q.PromptTokenIDs != nil:
+		return fmt.Errorf("%w: parrots take a text and MaxTokens", llm.ErrUnsupported)
+	case q.Prompt == "" || len(q.Prompt) > 1<<16:
+		return fmt.Errorf("%w: %d bytes", llm.ErrPromptTooBig, len(q.Prompt))
+	}
+	return nil
 }
 
 // The whole test of an engine of one's own: TestParrot in this file.
