@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -190,7 +191,12 @@ func (h *handle) holdings(ctx context.Context, devices []string, allow []leakche
 }
 
 func (f *Fixture) goroutines(ctx context.Context) (string, error) {
-	return "none of this fixture runs", f.scope.Gone(ctx)
+	err := f.scope.Gone(ctx)
+	var found *leakcheck.Error
+	if errors.As(err, &found) && !slices.ContainsFunc(found.Findings, func(l leakcheck.Finding) bool { return !l.Inferred }) {
+		err = f.explained(found) // no other scope had them, but an engine outside of any may have
+	}
+	return "none of this fixture runs", err
 }
 
 func (f *Fixture) references(ctx context.Context) (string, error) {

@@ -163,6 +163,7 @@ func (s *Scope) report(left []goroutine, certain bool, state string) error {
 		if f.Note == "" && certain {
 			f.Note = "the goroutine leak profile does not call it certain: something that is still reachable could wake it"
 		}
+		f.Inferred = g.why == inferred
 		if g.why != "" {
 			f.Note = strings.TrimSuffix("it lacks the scope's label (replaced, or a timer, a cleanup or an older goroutine started it); attributed "+g.why+"\n"+f.Note, "\n")
 		}
@@ -184,7 +185,7 @@ func (s *Scope) certainLeaks() error {
 	var left []goroutine
 	for _, g := range all {
 		if g.leaked && s.kin.new(g.id) && (!marked(g.labels) || strings.Contains(g.labels, s.mark)) {
-			g.why = "because nothing else ran meanwhile"
+			g.why = inferred
 			left = append(left, g)
 		}
 	}

@@ -21,6 +21,9 @@ type kin struct {
 	first  map[int64]bool   // those without a label that were there when the verdict began
 }
 
+// inferred is the evidence that there is no other owner.
+const inferred = "because nothing else ran meanwhile"
+
 // most is how many goroutines are looked at one by one when a scope is entered and left; with more
 // it would hold up what is tested.
 const most = 2000
@@ -71,7 +74,7 @@ func (k *kin) close(s *Scope, then census) {
 		case k.mine[root] != "":
 			k.mine[id] = "by its creator"
 		case alone && (dead || then.has(root)):
-			k.mine[id] = "because nothing else ran meanwhile"
+			k.mine[id] = inferred
 		}
 	}
 }
@@ -136,7 +139,7 @@ func (k *kin) attribute(id int64, now census, alone bool) string {
 		case alive && b.parent != 0:
 			id = b.parent
 		case alone && (alive || systemGoroutine(id)): // a timer's, C's, a finalizer's or cleanup's
-			return "because nothing else ran meanwhile"
+			return inferred
 		default:
 			return ""
 		}

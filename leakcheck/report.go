@@ -43,6 +43,9 @@ type Finding struct {
 	Reason string
 	// Also names the other tracked objects that hang on the same path and would go with this one.
 	Also []string
+	// Inferred says that a goroutine carries no label of its scope, and is attributed to it because
+	// nothing else ran meanwhile.
+	Inferred bool
 	// Note says why something is not known, or that one line of advice; empty when there is none.
 	Note string
 

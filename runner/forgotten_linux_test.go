@@ -140,6 +140,8 @@ func TestChildForgotten(t *testing.T) {
 // On the CPU it is named by its traces: they are one line under it.
 func TestTracesOfAForgottenEngine(t *testing.T) {
 	for test, want := range map[string]string{
+		"TestChildForgottenGoroutine": `goroutines .*\n\s+\d+\.\d MiB: engine opened at forgotten_linux_test.go:\d+, never shut down\n` +
+			`\s+with it came .*goroutine \d+ `,
 		"TestChildForgottenOnCPU": `\n\s+\d+\.\d MiB: engine opened at forgotten_linux_test.go:\d+, never shut down\n` +
 			`\s+with it came .*model.safetensors is mapped`,
 		"TestChildForgottenCore": `\n\s+engine opened at forgotten_linux_test.go:\d+, never shut down\n` +
@@ -148,6 +150,7 @@ func TestTracesOfAForgottenEngine(t *testing.T) {
 		out, err := onStub(t, test)
 		require.Error(t, err)
 		assert.Regexp(t, want, out)
+		assert.NotContains(t, out, "lacks the scope's label", "its goroutines are its traces, too")
 		assert.Contains(t, out, "shut it down before the fixture ends, or start it with a fixture of its own")
 		assert.Contains(t, out, "verdict.class leak")
 	}
@@ -162,7 +165,16 @@ func forget(t *testing.T, core engine.Core) {
 }
 
 func TestChildForgottenOnCPU(t *testing.T) { forget(t, engine.InProcess) }
-func TestChildForgottenCore(t *testing.T)  { forget(t, engine.ChildProcess) }
+
+// A timer's goroutine has no label: it counts as the fixture's where nothing else ran.
+func TestChildForgottenGoroutine(t *testing.T) {
+	started := make(chan bool)
+	forget(t, engine.InProcess)
+	time.AfterFunc(0, func() { started <- true; select {} })
+	<-started
+}
+
+func TestChildForgottenCore(t *testing.T) { forget(t, engine.ChildProcess) }
 
 // onRealGPU runs one test of this binary in a process of its own, without the stand-in.
 func onRealGPU(t *testing.T, test string) (string, error) {
