@@ -8,6 +8,7 @@ import (
 
 	"github.com/enginetest/enginetest/harness"
 	"github.com/enginetest/enginetest/llm"
+	"github.com/enginetest/enginetest/server"
 )
 
 // Capability is something that an engine may have or lack. A property that needs one is not checked
@@ -25,6 +26,7 @@ const (
 	AbortByID        Capability = "abort by id"     // Abort(id string) bool
 	OwnProcess       Capability = "own process"     // harness.ProcessLister, with at least one process
 	OpenAIAPI        Capability = "openai endpoint" // URL() string, where OpenAI's API is served
+	OllamaAPI        Capability = "ollama endpoint" // URL() and a Protocol() that is server.ProtocolOllama
 	TokenIDs         Capability = "token ids"       // Completion.TokenIDs
 	TokenInput       Capability = "token prompts"   // Request.PromptTokenIDs
 	Text             Capability = "text"            // Request.Prompt and Completion.Text
@@ -60,7 +62,8 @@ const (
 // Capabilities lists all of them, for an engine that claims everything.
 func Capabilities() []Capability {
 	return []Capability{
-		Streaming, PrefixReset, Sleeping, ActivityKnown, Draining, AbortByID, OwnProcess, OpenAIAPI, TokenIDs,
+		Streaming, PrefixReset, Sleeping, ActivityKnown, Draining, AbortByID, OwnProcess, OpenAIAPI, OllamaAPI,
+		TokenIDs,
 		TokenInput, Text, Logprobs, LogprobModes, FullLogprobs, PromptScores, Sampling, Seeds, Several, TopK, TopP, MinP,
 		TypicalP, Penalties, Repetition, NGrams, LogitBias, AllowedTokens, BadWords, StructuredOutput, StopStrings, StopReasons, StopIDs,
 		EndOfSequence, MinTokens, RangeChecks, TightMemory, Injection, BadStarts,
@@ -108,10 +111,20 @@ var methods = map[Capability]struct {
 	Draining:      {"Drain(context.Context) error", is[drainer]},
 	AbortByID:     {"Abort(id string) bool", is[aborter]},
 	OpenAIAPI:     {"URL() string", is[endpoint]},
+	OllamaAPI:     {"URL() string and a Protocol() that is server.ProtocolOllama", speaksOllama},
 	OwnProcess: {"harness.ProcessLister with a process", func(e harness.Engine) bool {
 		p, ok := e.(harness.ProcessLister)
 		return ok && len(p.PIDs()) > 0
 	}},
+}
+
+// speaksOllama reports whether an engine says that Ollama's own API is at its URL.
+func speaksOllama(e harness.Engine) bool {
+	p, ok := e.(interface {
+		endpoint
+		Protocol() server.Protocol
+	})
+	return ok && p.Protocol() == server.ProtocolOllama
 }
 
 func is[T any](e harness.Engine) bool {

@@ -21,15 +21,10 @@ type wireClient struct {
 
 // wire returns a client of the engine's server, which must speak OpenAI's API.
 func (c *check) wire(l *live) (*wireClient, error) {
-	e, ok := l.engine().(endpoint)
-	if !ok {
+	if _, ok := l.engine().(endpoint); !ok {
 		return nil, lacks(OpenAIAPI, "%s does not implement URL() string", typeName(l.engine()))
 	}
-	w := &wireClient{
-		base: strings.TrimSuffix(e.URL(), "/"),
-		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}},
-	}
-	c.after = append(c.after, w.http.CloseIdleConnections)
+	w := c.client(l)
 	a, err := w.get(c, "/v1/models")
 	if err != nil {
 		return nil, err
@@ -37,10 +32,20 @@ func (c *check) wire(l *live) (*wireClient, error) {
 	if a.status == http.StatusNotFound {
 		return nil, lacks(OpenAIAPI, "GET %s/v1/models: 404", w.base)
 	}
+	return w, nil
+}
+
+// client returns a client of an engine that has a URL.
+func (c *check) client(l *live) *wireClient {
+	w := &wireClient{
+		base: strings.TrimSuffix(l.engine().(endpoint).URL(), "/"),
+		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}},
+	}
+	c.after = append(c.after, w.http.CloseIdleConnections)
 	if m, ok := l.engine().(interface{ Model() string }); ok {
 		w.model = m.Model()
 	}
-	return w, nil
+	return w
 }
 
 // answered is a response with what was asked.

@@ -73,10 +73,11 @@ func ServerOptions() []conformance.Option {
 	}
 }
 
-// claims is everything but a server's API and, in process, a process.
+// claims is everything but a server's APIs and, in process, a process.
 func claims(cfg engine.Config) []conformance.Capability {
 	return slices.DeleteFunc(conformance.Capabilities(), func(c conformance.Capability) bool {
-		return c == conformance.OpenAIAPI || c == conformance.OwnProcess && cfg.Core != engine.ChildProcess
+		return c == conformance.OpenAIAPI || c == conformance.OllamaAPI ||
+			c == conformance.OwnProcess && cfg.Core != engine.ChildProcess
 	})
 }
 
