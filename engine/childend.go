@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/enginetest/enginetest/engine/internal/connector"
 	"github.com/enginetest/enginetest/internal/proc"
 	"github.com/enginetest/enginetest/llm"
 )
@@ -270,6 +271,9 @@ func (c *child) sweep() error {
 		if o.Fate != proc.FateEnded {
 			errs = append(errs, fmt.Errorf("engine: the core left %v behind, %s now", o.Process, o.Fate))
 		}
+	}
+	if path := c.cfg.Connector.Path; path != "" { // a core that was killed could not
+		errs = append(errs, connector.Remove(path))
 	}
 	return errors.Join(errs...)
 }

@@ -97,6 +97,9 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.Int64Var(&cfg.KVCacheBytes, "kv-cache-bytes", 0, "size of the KV cache; overrides --memory-utilization")
 	f.Int64Var(&cfg.OffloadBytes, "offload-bytes", 0,
 		"host memory for KV blocks that the device has no room for; 0 is off")
+	f.StringVar(&cfg.Connector.Path, "kv-connector", "", "file through which KV blocks are shared with other engines; \"\" is off")
+	f.StringVar(&cfg.Connector.Role, "kv-connector-role", "", "producer, consumer or both (default both)")
+	f.Int64Var(&cfg.Connector.Bytes, "kv-connector-bytes", 0, "room for blocks in the file (default: that of the KV cache)")
 	f.StringVar(&cfg.Speculative.Method, "speculative-method", "",
 		"ngram or draft_model (default: what the flags below ask for)")
 	f.StringVar(&cfg.Speculative.Model, "speculative-model", "", "folder of a smaller checkpoint that drafts for the model")

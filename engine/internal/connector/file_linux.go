@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strconv"
 	"time"
@@ -73,6 +74,19 @@ func tryOpen(o *Options) (_ *file, again bool, err error) {
 	}
 	ok = true
 	return f, false, nil
+}
+
+// Remove removes the file of a segment that no one has open: of a process that was killed. What is no
+// segment stays.
+func Remove(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("connector: %w", err)
+	}
+	return (&file{f: f, path: path}).close()
 }
 
 // enter takes part in the segment, and makes it when no one else does.
