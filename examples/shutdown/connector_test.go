@@ -105,4 +105,17 @@ func TestConnector(t *testing.T) {
 		gone(t, d)
 		require.NoFileExists(t, path)
 	})
+	inChildCores(t, "connector: its only engine is killed", func(t *testing.T, cfg engine.Config) {
+		cfg, _, path := sharing(t, cfg)
+		cfg.Faults = on(cfg, fault.Kill(llm.FaultForward, 5))
+		r, e := start(t, cfg)
+		var err error
+		for i := 0; err == nil; i++ {
+			_, err = e.Generate(t.Context(), long(i, 1))
+		}
+		require.ErrorIs(t, err, llm.ErrEngineDead)
+		require.FileExists(t, path, "no one was left to remove it")
+		gone(t, r)
+		require.NoFileExists(t, path)
+	})
 }

@@ -112,6 +112,13 @@ func inChildCores(t *testing.T, name string, body func(t *testing.T, cfg engine.
 	}
 }
 
+// planted is what tests of other packages plant in shared memory. It is no child's of this one: go
+// test ./... runs packages beside each other.
+var planted = []string{
+	"/dev/shm/forkproc-*", "/dev/shm/et-*", "/dev/shm/sem.et-*", "/dev/shm/planted-*", "/dev/shm/heldout-*",
+	"/dev/shm/leakcheck-test*",
+}
+
 func (m mode) config() engine.Config {
 	return engine.Config{
 		Model: fixtures.Bundled(), Core: m.core, TensorParallel: m.devices, MaxModelLen: 512, KVCacheBytes: 8 << 20 / int64(m.devices),
@@ -135,9 +142,7 @@ func in(t *testing.T, m mode, name string, body func(t *testing.T, cfg engine.Co
 			t.Skipf("two devices share the model here, and this machine has %d GPU", n)
 		}
 		if m.fork {
-			// What forkproc's own tests plant is not this child's: go test ./... runs packages
-			// beside each other.
-			forkproc.Run(t, func(t *testing.T) { body(t, m.config()) }, forkproc.Accept("/dev/shm/forkproc-*"))
+			forkproc.Run(t, func(t *testing.T) { body(t, m.config()) }, forkproc.Accept(planted...))
 			return
 		}
 		body(t, m.config())
