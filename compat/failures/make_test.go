@@ -10,8 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,7 +21,7 @@ import (
 )
 
 var (
-	set  = flag.Int("set", 0, "which set TestMake makes: 1 or 2")
+	set  = flag.Int("set", 0, "which set TestMake makes: 1, 2, …")
 	out  = flag.String("out", "", "the folder into which TestMake writes logs")
 	only = flag.String("only", "", "cases that contain this")
 )
@@ -27,16 +29,16 @@ var (
 // seed decides which set a case belongs to, and how it is reported.
 const seed = 20
 
-// cases returns the names of one set: of each class half, drawn at random, and in set 3 those that
-// were written last.
+// cases returns the names of one set: of each class half, drawn at random, and from set 3 on
+// those that were written for it.
 func cases(set int) (names []string) {
-	all := slices.Concat(slices.Collect(maps.Keys(errorCases)), slices.Collect(maps.Keys(testCases)), slices.Collect(maps.Keys(projects)))
+	all := slices.Concat(slices.Collect(maps.Keys(errorCases)), slices.Collect(maps.Keys(testCases)),
+		slices.Collect(maps.Keys(projects)), slices.Collect(maps.Keys(served)))
 	slices.Sort(all)
-	third := func(name string) bool { return thirdErrors[name] != nil || thirdTests[name] != nil }
-	if set == 3 {
-		return slices.DeleteFunc(all, func(name string) bool { return !third(name) || withdrawn[name] != "" })
+	if set >= 3 {
+		return slices.DeleteFunc(all, func(name string) bool { return later(name) != set || withdrawn[name] != "" })
 	}
-	all = slices.DeleteFunc(all, third)
+	all = slices.DeleteFunc(all, func(name string) bool { return later(name) != 0 })
 	if len(slices.Compact(slices.Clone(all))) != len(all) {
 		panic("two cases have one name")
 	}
@@ -59,6 +61,17 @@ func cases(set int) (names []string) {
 	names = slices.DeleteFunc(names, func(name string) bool { return withdrawn[name] != "" })
 	slices.Sort(names)
 	return names
+}
+
+// later returns the set that a case was written for, 0 for those that are drawn.
+func later(name string) int {
+	_, cause, _ := strings.Cut(name, "--")
+	n, _, _ := strings.Cut(cause, "-")
+	set, _ := strconv.Atoi(n)
+	if len(n) != 1 {
+		return 0
+	}
+	return set
 }
 
 // withdrawn are cases that turned out to have another cause than their name says.
@@ -135,6 +148,8 @@ func makeLogs(t *testing.T, name string) {
 		if _, ok := expectations[name]; !ok {
 			write("recorded", func() []byte { return plant(t, name, "own", noise[1], "test2json") })
 		}
+	case served[name] != "":
+		write("served", func() []byte { return runServed(t, served[name]) })
 	default:
 		write("project", func() []byte { return runProject(t, projects[name]) })
 	}
@@ -161,11 +176,14 @@ func plant(t *testing.T, name, style, noise, v string) []byte {
 	return append(text, "FAIL\texample.com/llm\t1.0s\n"...)
 }
 
-// clean takes this machine's folders out of a log.
+var resolvers = regexp.MustCompile(`\b[\d.]+:53\b`)
+
+// clean takes this machine's folders and its name server out of a log.
 func clean(log []byte) []byte {
 	_, file, _, _ := runtime.Caller(0)
 	here := filepath.Dir(file)
 	home, _ := os.UserHomeDir()
+	log = resolvers.ReplaceAll(log, []byte("198.51.100.53:53"))
 	r := strings.NewReplacer(here, "/src/llm", filepath.Dir(filepath.Dir(here)), "/src/enginetest", home, "/home/ci", os.TempDir(), "/tmp")
 	return []byte(r.Replace(string(log)))
 }
