@@ -3,6 +3,7 @@ package report
 import (
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -11,6 +12,7 @@ type cause struct {
 	text       string
 	message    string // one line of it, for lists
 	comparison bool   // an expectation is told: what stands in it is data and no error
+	mixed      bool   // an expectation is told beside it
 }
 
 var (
@@ -21,7 +23,7 @@ var (
 		`\bwithin\b.*\bof\b|\b(below|above|exceeds|more than|less than) the\b|^assert\b|AssertionError\b.*\b(==|!=|in|is)\b`)
 	// unexpected are messages that name an error by what was expected in its place, and those of
 	// this module, which say what is wanted.
-	unexpected = regexp.MustCompile(`(?im)^\s*(gpuwait|leakcheck|forkproc|server|harness|runner): |unexpected error|expected nil, but got: &?[\w.*]*(err|errno)|not to have occurred|` +
+	unexpected = regexp.MustCompile(`(?im)^\s*(gpuwait|leakcheck|forkproc|server|harness|runner): |unexpected error|expected nil, but got: &?[\w.*]*(err|errno)|not to have occurred|^([\w .]+: )?rpc error: code = |` +
 		`to succeed|\bdid not start: |wantErr (false|nil)|expected no error|error is not nil|wrong type of error|non-nil error|expected success`)
 	// back is a message that points to what the test has logged before.
 	back   = regexp.MustCompile(`(?i)\b(see|as) (the )?(\w+ )?(above|before)\b|\babove\b`)
@@ -41,7 +43,9 @@ func causeOf(output string) cause {
 	if c, ok := gomega(output); ok {
 		return c
 	}
-	list := messages(output)
+	list := slices.DeleteFunc(messages(output), func(c cause) bool {
+		return c.text != "" && strings.TrimSpace(decided(c.text)) == ""
+	})
 	if len(list) == 0 {
 		return ending(output)
 	}
@@ -49,6 +53,7 @@ func causeOf(output string) cause {
 	if _, ok := program(last); len(list) > 1 && !ok && back.MatchString(last.message) {
 		last.text = list[len(list)-2].text + "\n" + last.text
 	}
+	last.mixed = slices.ContainsFunc(list, func(c cause) bool { return c.comparison })
 	return last
 }
 
@@ -118,8 +123,14 @@ func compares(text string) bool {
 // errors is the text without what a message quotes: an error is not put in quotes by the one who
 // reports it, but a value is.
 func (c cause) errors() string {
-	return quoted.ReplaceAllString(c.text, "$1$2$3")
+	return quoted.ReplaceAllString(field.ReplaceAllString(c.text, "$1: "), "$1$2$3")
 }
+
+// field is a quoted error of a structure: Rust and gRPC print them so.
+var field = regexp.MustCompile(`\b(err|error|msg|message|desc|cause|reason) ?[:=] ?"`)
+
+// logged is the value of a logfmt line, or of a dumped error, whose line breaks are escaped.
+var logged = regexp.MustCompile(`\b(msg|err|error)(?:=|: )"(?:[^"\\\n]|\\.)*\\n(?:[^"\\\n]|\\.)*"`)
 
 // ending is the cause when no line says where it comes from: what was printed last.
 func ending(output string) cause {
@@ -153,8 +164,7 @@ func testify(output string) (cause, bool) {
 	if !strings.Contains(output, "Error Trace:") {
 		return cause{}, false
 	}
-	var text []string
-	var c cause
+	var blocks []string // one per assertion
 	field := ""
 	for line := range strings.Lines(output) {
 		trimmed := strings.TrimSpace(line)
@@ -164,16 +174,31 @@ func testify(output string) (cause, bool) {
 		} else if !strings.HasPrefix(line, "        \t ") {
 			field = ""
 		}
-		if field != "Error" && field != "Messages" || trimmed == "" {
+		if field == "Error Trace" && name == field {
+			blocks = append(blocks, "")
+		}
+		if field != "Error" && field != "Messages" || trimmed == "" || len(blocks) == 0 {
 			continue
 		}
-		text = append(text, trimmed)
+		blocks[len(blocks)-1] += trimmed + "\n"
 	}
-	if len(text) == 0 {
+	var expectations, errors string
+	for _, b := range blocks {
+		if unexpected.MatchString(b) || strings.Contains(b, "Condition never satisfied") {
+			errors += b
+		} else {
+			expectations += b
+		}
+	}
+	text := strings.TrimSpace(orElse(errors, expectations))
+	if text == "" {
 		return cause{}, false
 	}
-	c.text, c.message = strings.Join(text, "\n"), abbreviate(strings.Join(text[:min(4, len(text))], " "), 300)
-	c.comparison = !unexpected.MatchString(c.text) && !strings.Contains(c.text, "Condition never satisfied")
+	lines := strings.Split(text, "\n")
+	message := abbreviate(strings.Join(lines[:min(4, len(lines))], " "), 300)
+	polled := strings.Contains(errors, "Condition never satisfied") // its condition's assertions stand before it
+	c := cause{text: text, message: message, comparison: errors == ""}
+	c.mixed = errors != "" && expectations != "" && !polled
 	return c, true
 }
 
@@ -227,10 +252,22 @@ func gomega(output string) (cause, bool) {
 // unstyled takes colors and the escapes of a quoted error out of a text.
 func unstyled(output string) string {
 	output = colors.ReplaceAllString(output, "")
+	if strings.Contains(output, `\n`) {
+		output = logged.ReplaceAllStringFunc(output, unescaped)
+	}
 	if !strings.Contains(output, "xpected nil, but got") && !strings.Contains(output, "got non-nil error") {
 		return output
 	}
 	return strings.NewReplacer(`\n`, "\n        \t            \t", `\"`, `"`, `\t`, "\t").Replace(output)
+}
+
+// unescaped breaks the lines of a quoted value.
+func unescaped(s string) string {
+	i := strings.IndexByte(s, '"')
+	if text, err := strconv.Unquote(s[i:]); err == nil {
+		return s[:i] + text
+	}
+	return s
 }
 
 // frame reports whether a line is one of the test binary's own.

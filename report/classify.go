@@ -57,6 +57,9 @@ func classify(output string, recorded []verdict.Verdict) finding {
 	if cleanup.MatchString(output) && len(messages(output)) < 2 {
 		return finding{verdict.ClassLeak, "something still writes to the test's folder", cause.message}
 	}
+	if !cause.mixed && returned(cause) {
+		return finding{verdict.ClassEngine, "an error that the test did not expect", cause.message}
+	}
 	return finding{verdict.ClassTest, "no evidence for another class", cause.message}
 }
 
@@ -65,8 +68,29 @@ var cleanup = regexp.MustCompile(`TempDir RemoveAll cleanup: .*directory not emp
 
 // judge finds the class of a failure by its cause, and by what is decisive anywhere in the output.
 func judge(c cause, output string) (finding, bool) {
+	f, ok := reason(c, output)
+	if c.mixed && (f.class == verdict.ClassTimeout || f.class.Retryable()) {
+		return finding{}, false // the expectation beside it is more serious
+	}
+	return f, ok
+}
+
+// reason looks for the typed and the plain evidence of a cause, what is decisive anywhere first.
+func reason(c cause, output string) (finding, bool) {
+	c.text = decided(c.text)
 	if !c.comparison && exhausted.MatchString(c.text) {
+		if absurd(c.text) {
+			return finding{verdict.ClassEngine, "more memory than any machine has", c.message}, true
+		}
 		return finding{verdict.ClassCapacity, "a program ran out of memory", c.message}, true
+	}
+	if m := uncaught.FindStringSubmatch(c.text); m != nil {
+		if f, ok := machine(m[1], m[1]); ok {
+			return finding{f.class, f.evidence, c.message}, true
+		}
+	}
+	if childFailed(c.text) {
+		return finding{}, false
 	}
 	lower := strings.ToLower(output)
 	for _, r := range anywhere {
@@ -77,8 +101,22 @@ func judge(c cause, output string) (finding, bool) {
 	if c.comparison {
 		return finding{}, false
 	}
-	if f, ok := machine(c.errors(), c.text); ok {
+	if defect.MatchString(c.text) {
+		return finding{verdict.ClassEngine, "an exception that a mistake raises", c.message}, true
+	}
+	if counted.MatchString(c.text) {
+		return finding{verdict.ClassLeak, "the test counts what is left", c.message}, true
+	}
+	if f, ok := machine(c.errors(), c.text); ok && (f.class != verdict.ClassInfra || !beside(c.text)) {
+		if ownPort(output, c.text) {
+			f.class, f.evidence = verdict.ClassLeak, "its port is still in use"
+		}
 		return finding{f.class, f.evidence, c.message}, true
+	}
+	if last := lastWords(output, c); last != "" {
+		if f, ok := machine(last, last); ok {
+			return finding{f.class, f.evidence, c.message + ": " + last}, true
+		}
 	}
 	return program(c)
 }
@@ -89,11 +127,23 @@ func program(c cause) (finding, bool) {
 	if wronglyAsked.MatchString(lower) {
 		return finding{}, false
 	}
+	if rpcFailed.MatchString(c.text) {
+		return finding{verdict.ClassEngine, "the engine's server returned an error", c.message}, true
+	}
+	if strings.Contains(c.text, "code = ResourceExhausted") {
+		return finding{verdict.ClassCapacity, "the server is full", c.message}, true
+	}
 	if _, ok := engineRule.match(c.text, lower); ok {
 		return finding{engineRule.class, engineRule.name, c.message}, true
 	}
 	if _, ok := lateRule.match(c.text, lower); ok {
 		return finding{lateRule.class, lateRule.name, c.message}, true
+	}
+	if ended.MatchString(c.text) {
+		return finding{verdict.ClassTimeout, lateRule.name, c.message}, true
+	}
+	if byTest.MatchString(c.text) && ownFile.MatchString(c.text) {
+		return finding{}, false
 	}
 	if foreign.MatchString(c.text) {
 		return finding{verdict.ClassEngine, "a program ended with an error of its own", c.message}, true

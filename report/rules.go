@@ -16,7 +16,7 @@ var anywhere = []rule{
 	{verdict.ClassLeak, "a fixture's proof failed", []string{"leakcheck: ", " is not gone: ", "left behind:\n"}},
 	{verdict.ClassLeak, "goleak", []string{"found unexpected goroutines", "found leaked goroutines"}},
 	{verdict.ClassLeak, "goroutines or memory that are left", []string{
-		"expected not to leak ", "error: leaksanitizer: detected memory leaks", "*** test i/o incomplete ",
+		"expected not to leak ", "error: leaksanitizer: detected memory leaks", "*** test i/o incomplete ", " are definitely lost in loss record",
 	}},
 	{verdict.ClassEngine, "a sanitizer", []string{"error: addresssanitizer: ", "warning: threadsanitizer: ", "undefinedbehaviorsanitizer"}},
 	{verdict.ClassEngine, "the C library", []string{
@@ -44,7 +44,7 @@ var decisive = []rule{
 		"cuda out of memory", "cuda_error_out_of_memory", "cudaerrormemoryallocation", "cudamalloc failed: out of memory", "hip out of memory",
 		"no available memory for the cache blocks", "free memory on device", "failed to allocate cuda", "unable to allocate cuda", "model requires more system memory",
 		"insufficient memory on device", "out of device memory", "larger than the available kv cache memory", "failed to allocate buffer",
-		"failed to allocate memory", "insufficient memory (attempted",
+		"failed to allocate memory", "insufficient memory (attempted", "_status_alloc_failed", "out of shared memory", "shared memory limit",
 	}},
 	{verdict.ClassCapacity, "out of memory", []string{
 		"cannot allocate memory", "out of memory", "oom-kill", "oom killer", "oomkilled", "killed by the kernel for memory", "was killed by sigkill", "resource temporarily unavailable",
@@ -53,36 +53,27 @@ var decisive = []rule{
 	{verdict.ClassCapacity, "too few devices", []string{
 		"no free device", "devices are busy", "no gpu", "no cuda gpus are available", "needs 2 gpus", "needs two gpus", "not enough gpus", "insufficient nvidia.com/gpu", "no cuda-capable device",
 		"all cuda-capable devices are busy", "waiting for a lease", "no device is free", "0 gpus available",
-		"exceeds the number of gpus available", "invalid device ordinal",
+		"exceeds the number of gpus available", "could not select device driver", "number of available gpus", "requested node configuration is not available", "invalid device ordinal",
 	}},
 	{verdict.ClassCapacity, "a server is full", []string{"server busy, please try again", "maximum pending requests exceeded"}},
 	{verdict.ClassInfra, "the device or its driver failed", []string{
-		"gpu is lost", "fallen off the bus", "driver/library version mismatch", "nvml: driver", "nvml: device lost", "nvml: gpu is lost", "gpuwait: cannot measure", "xid ", "uncorrectable ecc", "cuda_error_ecc_uncorrectable", "nvidia-smi has failed",
-		"cuda_error_system_not_ready", "cuda_error_system_driver_mismatch", "failed to initialize nvml", "device is lost", "device lost", "cannot measure: ", "cuda driver version is insufficient", "nccl warn",
-		"unable to determine the device handle", "driver on your system is too old", "nccl error in:", "ncclsystemerror", "ncclunhandledcudaerror",
+		"gpu is lost", "fallen off the bus", "driver/library version mismatch", "nvml: driver", "nvml: device lost", "nvml: gpu is lost", "gpuwait: cannot measure", "uncorrectable ecc", "cuda_error_ecc_uncorrectable", "nvidia-smi has failed",
+		"cuda_error_system_not_ready", "cuda_error_system_driver_mismatch", "failed to initialize nvml", "device is lost", "device lost", "cannot measure: ", "cuda driver version is insufficient",
+		"unable to determine the device handle", "driver on your system is too old", "ncclsystemerror", "system not yet initialized",
 	}},
 	{verdict.ClassInfra, "a port is taken", []string{
 		"address already in use", "eaddrinuse", "its port was taken by another program", "couldn't bind", "bindexception",
-		"only one usage of each socket address",
+		"only one usage of each socket address", "port is already allocated",
 	}},
 	{verdict.ClassInfra, "the disk", []string{
 		"no space left on device", "read-only file system", "input/output error", "stale file handle", "database or disk is full", "enospc", "erofs", "stale nfs file handle", "disk quota exceeded",
 	}},
-	{verdict.ClassInfra, "the network", []string{
-		"no such host", "temporary failure in name resolution", "temporary failure resolving", "tls handshake timeout", "network is unreachable", "enetunreach", "no route to host", "proxyconnect tcp",
-		"server misbehaving", "could not resolve host", "unable to resolve host", "failed to resolve", "httpsconnectionpool(host=",
-		"name or service not known", "no address associated with hostname", "getaddrinfo", "unknownhostexception", "unresolvedaddress",
+	{verdict.ClassInfra, "a service that the machine needs", []string{
+		"cannot connect to the docker daemon", "cannot connect to podman", "unable to connect to podman", "imagepullbackoff", "node is not ready",
+		"the runner has received a shutdown signal", "due to preemption", "due to node failure", "spot interruption", "toomanyrequests", "lost communication with the server", "reduce your request rate",
 	}},
-	{verdict.ClassInfra, "a certificate", []string{
-		"certificate has expired", "certificate verify failed", "certificate problem", "certificate is not yet valid", "x509: ",
-		"self-signed certificate", "self signed certificate", "unable to get local issuer certificate", "unable to verify the first certificate",
-		"certificate signed by unknown authority", "certificate verification failed", "pkix path building failed",
-	}},
-	{verdict.ClassInfra, "a service elsewhere", []string{
-		"429 too many requests", "toomanyrequests", "502 bad gateway", "504 gateway", "503 service unavailable: https://", "proxy.golang.org", "sum.golang.org",
-		"huggingface.co", "we couldn't connect to", "registry.ollama.ai", "docker.io", "ghcr.io", "cannot connect to the docker daemon", "cannot connect to podman", "unable to connect to podman", "pull access denied", "error pulling image",
-		"imagepullbackoff", "the runner has received a shutdown signal", "node is not ready", "slurmstepd: error",
-	}},
+	{verdict.ClassInfra, "a program is not installed", []string{": executable file not found in $path"}},
+	{verdict.ClassTimeout, "a time limit of the job", []string{"due to time limit"}},
 	{verdict.ClassTimeout, "a time limit inside of the server", []string{
 		"timed out waiting for", "start timeout of ", " was not ready after ", "collective operation timeout", "timeouterror: ",
 	}},
@@ -99,9 +90,9 @@ var engineRule = rule{verdict.ClassEngine, "the engine ended or refused to start
 
 // lateRule is for what took too long, when nothing says why.
 var lateRule = rule{verdict.ClassTimeout, "a time limit", []string{
-	"context deadline exceeded", "timeouterror", "timeoutexpired", "timeoutexception", "etimedout", "aborted due to timeout", "timeout hit", "timeout awaiting", "operation too slow",
+	"context deadline exceeded", "handshake timeout", "timeouterror", "timeoutexpired", "timeoutexception", "etimedout", "aborted due to timeout", "timeout hit", "timeout awaiting", "operation too slow",
 	"timeout reached", "exit status 124", "gateway timeout", "deadline exceeded", "timed out", "i/o timeout", "timeout after", "timeout exceeded", "condition never satisfied",
-	"has not returned", "did not return", "not ready after", "did not become ready", "client.timeout", "still running after",
+	"has not returned", "did not return", "not ready after", "did not become ready", "client.timeout", "still running after", "queue.empty", "watchdog timeout",
 }}
 
 // skipRules find the class of a skip: only a lack of capacity has one.
