@@ -33,6 +33,7 @@ type route struct {
 	Notes uint64 // inode of the pipe for notes
 	Steps []step
 	Call  *call `json:",omitempty"` // instead of steps: a function
+	Blind bool  // the parent is not told who makes what: the child tells what it made
 
 	dir string // of the file that the route came in
 }
@@ -69,6 +70,9 @@ func init() {
 	self = w
 	if takesNotes = w.Notes != 0 && proc.Inode(controlFD) == w.Notes; takesNotes {
 		syscall.CloseOnExec(controlFD) // not for what this process starts
+	}
+	if w.Blind {
+		watchOwn()
 	}
 	note("hello", fmt.Sprint(os.Getpid()))
 }
@@ -119,6 +123,7 @@ func runHere(t *testing.T, body func(*testing.T), last bool) {
 		note("begin")
 		t.Cleanup(func() { // registered first, so it runs after the body's own
 			if clean {
+				tellMade()
 				note("end")
 			}
 		})

@@ -38,7 +38,7 @@
 //
 //	forkproc: TestServe: child (pid 5745, passed) left behind:
 //	    process 5752 (llama-server -m x.gguf), re-parented, listening on tcp 127.0.0.1:39763, killed now
-//	    shared memory /dev/shm/psm_3f2a (1.0 MiB); to remove it: rm -r /dev/shm/psm_3f2a
+//	    shared memory /dev/shm/psm_3f2a (1.0 MiB), made by process 5752 (llama-server -m x.gguf); to remove it: rm -r /dev/shm/psm_3f2a
 //	    to accept: forkproc.Accept("llama-server", "/dev/shm/psm_3f2a")
 //
 // All messages, with what to do: docs/isolation.md.

@@ -96,8 +96,9 @@ type child struct {
 	tmp    string // the child's TMPDIR; it is its own, so what is left in it is its own too
 	start  time.Time
 
-	others     map[string]bool // tests whose children ran at the same time
-	acceptable []string        // the patterns that would accept the leftovers, quoted
+	witness      *witness
+	unattributed []Leftover
+	acceptable   []string // the patterns that would accept the leftovers, quoted
 }
 
 // Files of this package in the child's temporary folder.
@@ -175,7 +176,9 @@ func (c *child) leaveRoute(notes *os.File) error {
 // that it started.
 func (c *child) run(ctx context.Context, play func()) Outcome {
 	defer os.RemoveAll(c.tmp)
-	defer c.enter()()
+	c.witness = newWitness()
+	defer c.witness.close()
+	c.route.Blind = c.witness.blind()
 	c.start = time.Now()
 	before := c.snapshot()
 	outR, outW, err := os.Pipe()
@@ -202,6 +205,7 @@ func (c *child) run(ctx context.Context, play func()) Outcome {
 	_ = outW.Close()
 	_ = noteW.Close()
 	c.pid = f.Leader()
+	c.witness.follow(f)
 
 	defer f.Kill() // should repeating the child's tests end this goroutine
 
@@ -229,6 +233,7 @@ func (c *child) run(ctx context.Context, play func()) Outcome {
 	c.takeValue()
 	o := c.outcome()
 	o.Leftovers = c.leftovers(before, survivors, o.Status)
+	o.Unattributed = c.unattributed
 	o.Duration = time.Since(c.start)
 	return o
 }

@@ -155,6 +155,7 @@ func (c *call) serve() {
 		_ = leaveValue(answer{Error: err.Error()})
 	}
 	note("body")
+	tellMade()
 	note("end")
 	os.Exit(0)
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/enginetest/enginetest/internal/proc"
@@ -28,13 +27,13 @@ func (c *child) leftovers(before snapshot, survivors []proc.Process, status Stat
 		found := Leftover{Kind: leftoverProcess, Name: name, PID: p.PID, Text: p.String() + ", killed now"}
 		all = append(all, leftover{found, []string{p.Command}})
 	}
-	files := c.lasting(c.newFiles(before))
-	if others := c.overlapping(); len(others) > 0 {
-		for i := range files {
-			files[i].Text += "; it may be of another child that ran at the same time: " + strings.Join(others, ", ")
+	mine, unknown := c.newFiles(before)
+	all = append(all, c.lasting(mine)...)
+	for _, l := range c.lasting(unknown) {
+		if !c.cfg.accepts(l) {
+			c.unattributed = append(c.unattributed, l.Leftover)
 		}
 	}
-	all = append(all, files...)
 	if status == StatusPassed || status == StatusSkipped { // a process that dies cannot clean its temporary folder
 		all = append(all, c.tempFiles()...)
 	}
@@ -77,33 +76,4 @@ func (c *config) accepts(l leftover) bool {
 		}
 	}
 	return false
-}
-
-// running are the children of this process, so that a leftover whose maker cannot be known is not
-// blamed on one of several.
-var running = struct {
-	sync.Mutex
-	children map[*child]bool
-}{children: map[*child]bool{}}
-
-func (c *child) enter() (leave func()) {
-	running.Lock()
-	defer running.Unlock()
-	c.others = map[string]bool{}
-	for o := range running.children {
-		o.others[c.replay.root.name] = true
-		c.others[o.replay.root.name] = true
-	}
-	running.children[c] = true
-	return func() {
-		running.Lock()
-		defer running.Unlock()
-		delete(running.children, c)
-	}
-}
-
-func (c *child) overlapping() []string {
-	running.Lock()
-	defer running.Unlock()
-	return sorted(c.others)
 }

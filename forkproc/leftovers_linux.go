@@ -87,21 +87,35 @@ func readDir(dir string) []fs.DirEntry {
 }
 
 // newFiles are the names that are there now, were not before, belong to this user, and that no
-// living process uses.
-func (c *child) newFiles(before snapshot) []leftover {
-	var found []leftover
+// living process uses: those that evidence attributes to the child, and those that nothing
+// attributes to any program.
+func (c *child) newFiles(before snapshot) (mine, unknown []leftover) {
 	for _, path := range c.candidates(before) {
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil || int(st.Uid) != os.Getuid() || proc.InUse(path) {
 			continue
 		}
-		kind, text := leftoverSocket, fmt.Sprintf("socket %s; to remove it: rm %s", path, path)
-		if strings.HasPrefix(path, "/dev/shm/") {
-			kind, text = leftoverSharedMemory, fmt.Sprintf("shared memory %s (%s); to remove it: rm -r %s", path,
-				ledger.FormatBytes(st.Size), path)
+		claim := c.witness.claim(path, c.pid, c.command())
+		if claim.others {
+			continue
 		}
-		found = append(found, leftover{Leftover: Leftover{Kind: kind, Name: path, Text: text}})
+		l, remove := Leftover{Kind: leftoverSocket, Name: path, Text: "socket " + path}, "rm "
+		if filepath.Dir(path) == sharedMemory {
+			l.Kind, remove = leftoverSharedMemory, "rm -r "
+			l.Text = fmt.Sprintf("shared memory %s (%s)", path, ledger.FormatBytes(st.Size))
+		}
+		if claim.why == "" {
+			l.Text += ", not attributed: " + c.witness.unknown(path)
+			unknown = append(unknown, leftover{Leftover: l})
+			continue
+		}
+		l.Text += fmt.Sprintf(", %s; to remove it: %s", claim.why, remove+path)
+		mine = append(mine, leftover{Leftover: l})
 	}
+	return append(mine, c.newSegments(before)...), unknown
+}
+
+func (c *child) newSegments(before snapshot) (found []leftover) {
 	for _, seg := range procfs.Segments() {
 		// A segment names no other owner than its maker. What a process below the test binary made
 		// cannot be told from another program's, so it is not blamed.

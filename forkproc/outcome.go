@@ -51,8 +51,11 @@ type Outcome struct {
 	Tail     string   // the last 20 lines of output
 	// Leftovers are what the child left behind and Accept does not name.
 	Leftovers []Leftover
-	PID       int
-	Duration  time.Duration // from start to the verdict
+	// Unattributed is new shared memory and sockets of which no evidence says whose they are. They do
+	// not fail the test.
+	Unattributed []Leftover
+	PID          int
+	Duration     time.Duration // from start to the verdict
 }
 
 // A Leftover is something that outlived its child.

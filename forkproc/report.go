@@ -55,6 +55,9 @@ func (c *child) report(o *Outcome) {
 		verdict.Record(t, o.Verdicts()...)
 		t.Error(c.message(o))
 	}
+	if len(o.Unattributed) > 0 {
+		t.Logf("forkproc: %s: new while the child ran:\n    %s", c.name, list(o.Unattributed))
+	}
 	if len(o.Leftovers) > 0 && !c.cfg.keepQuiet {
 		verdict.Record(t, o.leftovers()...)
 		t.Error(c.leftBehind(o))

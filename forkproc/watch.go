@@ -41,6 +41,7 @@ func (c *child) watch(ctx context.Context, f *proc.Family, hello <-chan int, out
 			limit = 0
 		}
 	}
+	c.witness.look() // while those that outlive the child are there
 	settle := min(c.cfg.waitDelay, c.limits.grace)
 	report := f.Stop(context.Background(), proc.StopOptions{
 		Signal: syscall.SIGKILL, Settle: settle,
@@ -97,6 +98,12 @@ func (c *child) readNotes(r io.Reader, hello chan<- int) {
 				hello <- pid
 			}
 			c.facts.ready = true
+		case "made":
+			pid, path, _ := strings.Cut(rest, " ")
+			n, _ := strconv.Atoi(pid)
+			if path, err := strconv.Unquote(path); err == nil {
+				c.witness.heard(path, n)
+			}
 		case "begin":
 			c.facts.begun = true
 		case "body":

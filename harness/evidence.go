@@ -78,37 +78,8 @@ func (e *evidence) member(p process, why string) {
 // uses notes the entries of the shared folders that a process has open to write, has mapped to
 // share, or is bound to.
 func (e *evidence) uses(p process) {
-	note := func(path, how string) {
-		for _, dir := range e.dirs {
-			if name, ok := strings.CutPrefix(strings.TrimSuffix(path, " (deleted)"), dir+"/"); ok {
-				name, _, _ = strings.Cut(name, "/")
-				e.used[filepath.Join(dir, name)] = fmt.Sprintf("process %d of the engine %s it", p.pid, how)
-			}
-		}
-	}
-	sockets := map[string]bool{}
-	dir := fmt.Sprintf("/proc/%d/", p.pid)
-	fds, _ := os.ReadDir(dir + "fd")
-	for _, fd := range fds {
-		target, _ := os.Readlink(dir + "fd/" + fd.Name())
-		if inode, ok := strings.CutPrefix(target, "socket:["); ok {
-			sockets[strings.TrimSuffix(inode, "]")] = true
-		} else if strings.HasPrefix(target, "/") && procfs.Writable(p.pid, fd.Name()) {
-			note(target, "had open")
-		}
-	}
-	for line := range strings.Lines(string(procfs.Read(p.pid, "maps"))) {
-		if f := strings.Fields(line); len(f) > 5 && f[1][1] == 'w' && f[1][3] == 's' {
-			note(strings.Join(f[5:], " "), "had mapped")
-		}
-	}
-	if len(sockets) == 0 {
-		return
-	}
-	for _, s := range procfs.Sockets(p.pid) {
-		if s.Path != "" && sockets[s.Inode] {
-			note(s.Path, "was bound to")
-		}
+	for path, how := range origin.Uses(p.pid, e.dirs) {
+		e.used[path] = fmt.Sprintf("process %d of the engine %s it", p.pid, how)
 	}
 }
 

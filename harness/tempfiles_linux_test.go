@@ -32,15 +32,6 @@ type leavesFiles struct {
 	plant func(t *testing.T, e *toy) string
 }
 
-// inSharedMemory skips a test that leaves files in /dev/shm for a while: forkproc cannot tell whose
-// they are, and would blame its children in the tests of other packages that run at the same time.
-func inSharedMemory(t *testing.T) {
-	t.Helper()
-	if os.Getenv("ENGINETEST_SHM") == "" {
-		t.Skip("leaves files in /dev/shm, where tests of other packages would see them: ENGINETEST_SHM=1 runs it, alone")
-	}
-}
-
 func shmName(t *testing.T, prefix string) string {
 	path := filepath.Join("/dev/shm", prefix+"enginetest-"+strconv.FormatUint(rand.Uint64(), 36))
 	t.Cleanup(func() { os.Remove(path) })
@@ -160,7 +151,9 @@ func TestChildFiles(t *testing.T) {
 // TestFilesThatAreLeft plants files in $TMPDIR and /dev/shm, made by this process, a process of the
 // engine, and neither: with the rights to see every maker, and without.
 func TestFilesThatAreLeft(t *testing.T) {
-	inSharedMemory(t)
+	if testing.Short() {
+		t.Skip("processes that each wait for a leak")
+	}
 	w := origin.Watch(os.TempDir(), "/dev/shm")
 	defer w.Close()
 	for _, dir := range []string{os.TempDir(), "/dev/shm"} {
@@ -252,7 +245,7 @@ func TestChildNoise(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 		dir := os.TempDir()
-		if os.Getenv("ENGINETEST_SHM") != "" && random.IntN(2) == 0 { // see inSharedMemory
+		if random.IntN(2) == 0 {
 			dir = "/dev/shm"
 		}
 		switch random.IntN(4) {
@@ -303,8 +296,11 @@ func TestChildFileLives(t *testing.T) {
 // and no clean life is blamed for one.
 func TestCleanLivesBesideNoise(t *testing.T) {
 	lives := 20
-	if os.Getenv("ENGINETEST_LONG") != "" {
+	if long := os.Getenv("ENGINETEST_LONG"); long != "" {
 		lives = 1000
+		if n, err := strconv.Atoi(long); err == nil && n > 1 {
+			lives = n
+		}
 	}
 	for _, rights := range []bool{true, false} {
 		dir := t.TempDir()

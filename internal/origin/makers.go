@@ -1,6 +1,11 @@
 package origin
 
-import "sync"
+import (
+	"os"
+	"sync"
+
+	"github.com/enginetest/enginetest/internal/procfs"
+)
 
 // Makers tells which process made the entries of folders that all processes use, since the watch
 // began. The kernel reports it: with rights, every process; without, this one and "another".
@@ -8,6 +13,8 @@ type Makers struct {
 	folders []*folder
 	since   []uint64
 	close   sync.Once
+
+	follower follower
 }
 
 // A folder is watched once for all who ask.
@@ -15,6 +22,7 @@ type folder struct {
 	dir   string
 	users int
 	group group
+	every bool // the kernel tells every process, not only this one
 	err   error
 
 	events uint64 // seen so far
@@ -24,8 +32,16 @@ type folder struct {
 
 // maker is the last process that made or renamed an entry.
 type maker struct {
-	pid   int // 0: another process
+	Maker
 	event uint64
+}
+
+// A Maker is a process as it was when the kernel's report was read.
+type Maker struct {
+	PID     int    // 0: another process than this one
+	Parents []int  // from the closest on; none when it was gone by then
+	Group   string // its control groups, as /proc shows them
+	Command string
 }
 
 // watched holds the folders that are watched now; no engine hangs on it.
@@ -50,7 +66,7 @@ func Watch(dirs ...string) *Makers {
 		f := watched.folders[dir]
 		if f == nil {
 			f = &folder{dir: dir, made: map[string]maker{}}
-			f.group, f.err = newGroup(dir)
+			f.group, f.every, f.err = newGroup(dir)
 			watched.folders[dir] = f
 		}
 		f.users++
@@ -63,6 +79,12 @@ func Watch(dirs ...string) *Makers {
 // Of returns the process that made an entry of a watched folder: 0 is another process than this
 // one. known is false when the entry is older than the watch, or the kernel does not tell.
 func (m *Makers) Of(dir, name string) (pid int, known bool) {
+	made, known := m.Maker(dir, name)
+	return made.PID, known
+}
+
+// Maker is Of with all that is known of the process.
+func (m *Makers) Maker(dir, name string) (made Maker, known bool) {
 	watched.Lock()
 	defer watched.Unlock()
 	for i, f := range m.folders {
@@ -71,9 +93,31 @@ func (m *Makers) Of(dir, name string) (pid int, known bool) {
 		}
 		f.drain()
 		made, ok := f.made[name]
-		return made.pid, ok && made.event > m.since[i] && f.lost <= m.since[i]
+		return made.Maker, ok && made.event > m.since[i] && f.lost <= m.since[i]
 	}
-	return 0, false
+	return Maker{}, false
+}
+
+// Read takes what the kernel has reported until now, so that the processes are looked at.
+func (m *Makers) Read() {
+	watched.Lock()
+	defer watched.Unlock()
+	for _, f := range m.folders {
+		if f.users > 0 {
+			f.drain()
+		}
+	}
+}
+
+// Every reports whether the kernel tells the makers of all entries of a folder: with rights it
+// does, and without it tells only this process's own.
+func (m *Makers) Every(dir string) bool {
+	for _, f := range m.folders {
+		if f.dir == dir {
+			return f.every
+		}
+	}
+	return false
 }
 
 // Err says why the makers in a folder are not known; nil when they are.
@@ -89,6 +133,7 @@ func (m *Makers) Err(dir string) error {
 // Close ends the watch. A second call has no effect.
 func (m *Makers) Close() {
 	m.close.Do(func() {
+		m.follower.stop()
 		watched.Lock()
 		defer watched.Unlock()
 		for _, f := range m.folders {
@@ -119,7 +164,25 @@ func (f *folder) note(name string, pid int, lost bool) {
 		f.lost = f.events
 		return
 	}
-	f.made[name] = maker{pid, f.events}
+	f.made[name] = maker{identify(pid), f.events}
+}
+
+// identify looks at a process while it is there.
+func identify(pid int) Maker {
+	m := Maker{PID: pid}
+	if pid == 0 || pid == os.Getpid() {
+		return m
+	}
+	m.Command, m.Group = procfs.CommandLine(pid), string(procfs.Read(pid, "cgroup"))
+	for at := pid; at > 1 && len(m.Parents) < 64; {
+		st, ok := procfs.StatOf(at)
+		if !ok {
+			break
+		}
+		at = st.Parent
+		m.Parents = append(m.Parents, at)
+	}
+	return m
 }
 
 // drain takes what the kernel has reported.

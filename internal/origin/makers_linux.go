@@ -16,19 +16,25 @@ var errNotWatched = errors.New("it is not watched")
 // group is a fanotify group that reports new entries of one folder with their makers.
 type group int
 
-func newGroup(dir string) (group, error) {
-	fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_REPORT_DFID_NAME|unix.FAN_NONBLOCK|unix.FAN_CLOEXEC,
-		unix.O_RDONLY)
+// newGroup watches a folder. FAN_UNLIMITED_MARKS is for those only to whom the kernel tells every
+// maker, and changes nothing else here: whether it is refused says which it is.
+func newGroup(dir string) (g group, every bool, err error) {
+	const flags = unix.FAN_CLASS_NOTIF | unix.FAN_REPORT_DFID_NAME | unix.FAN_NONBLOCK | unix.FAN_CLOEXEC
+	fd, err := unix.FanotifyInit(flags|unix.FAN_UNLIMITED_MARKS, unix.O_RDONLY)
+	every = err == nil
+	if err == unix.EPERM {
+		fd, err = unix.FanotifyInit(flags, unix.O_RDONLY)
+	}
 	if err != nil {
-		return -1, fmt.Errorf("fanotify_init: %w", err)
+		return -1, false, fmt.Errorf("fanotify_init: %w", err)
 	}
 	err = unix.FanotifyMark(fd, unix.FAN_MARK_ADD|unix.FAN_MARK_ONLYDIR,
 		unix.FAN_CREATE|unix.FAN_MOVED_TO|unix.FAN_ONDIR, unix.AT_FDCWD, dir)
 	if err != nil {
 		_ = unix.Close(fd)
-		return -1, fmt.Errorf("fanotify_mark: %w", err)
+		return -1, false, fmt.Errorf("fanotify_mark: %w", err)
 	}
-	return group(fd), nil
+	return group(fd), every, nil
 }
 
 func (g group) is(fd int) bool { return int(g) == fd }

@@ -8,7 +8,7 @@ var errNotWatched = errors.New("this system does not tell who makes a file")
 
 type group int
 
-func newGroup(string) (group, error) { return -1, errNotWatched }
+func newGroup(string) (group, bool, error) { return -1, false, errNotWatched }
 
 func (group) is(int) bool { return false }
 
@@ -17,3 +17,10 @@ func (group) close() {}
 func (group) read(func(name string, pid int, lost bool)) {}
 
 func (f *folder) forget() { clear(f.made) }
+
+type follower struct{}
+
+// Follow has nothing to follow here.
+func (*Makers) Follow(func()) {}
+
+func (*follower) stop() {}

@@ -3,6 +3,7 @@ package proc
 import (
 	"cmp"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -69,6 +70,15 @@ func (f *Family) session() int {
 func (f *Family) marked(pid int) bool {
 	id, ok := procfs.Variable(pid, envID)
 	return ok && (id == f.id || strings.HasPrefix(id, f.id+"/"))
+}
+
+// Has reports whether a process, of which this is what was seen, is or was one of the family: its
+// parents, from the closest on, and its control groups.
+func (f *Family) Has(pid int, parents []int, groups string) bool {
+	if pid == f.leader || slices.Contains(parents, f.leader) || slices.Contains(parents, f.guard.process.Pid) {
+		return true
+	}
+	return f.guard.group != "" && strings.Contains(groups, "/"+filepath.Base(string(f.guard.group)))
 }
 
 // startTime converts ticks since boot: user space sees 100 per second.
