@@ -192,7 +192,7 @@ func collect(ctx context.Context, refs []*Ref, cfg config) (left []*Ref, gcs int
 		if idle == 3 {
 			left = blamed(left)
 		}
-		if end := watch.spent() >= patience || ctx.Err() != nil; idle >= 3 && end || idle >= 50 {
+		if end := watch.spent() >= patience || ctx.Err() != nil; idle >= 3 && end {
 			break
 		}
 		if !preparing && idle >= 3 && watch.spent() >= patience/8 {
