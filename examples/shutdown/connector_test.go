@@ -71,7 +71,7 @@ func TestConnector(t *testing.T) {
 			})
 		}
 		eventually(t, "blocks go from one to the other", func() bool {
-			return p.Stats().ConnectorStores > 8 && c.Stats().Finished > 8
+			return p.Stats().ConnectorStores > 3 && c.Stats().Finished > 8
 		})
 		require.NoError(t, p.Shutdown(t.Context()))
 		require.NoError(t, c.Shutdown(t.Context()))
@@ -90,6 +90,8 @@ func TestConnector(t *testing.T) {
 		}
 		require.NoError(t, c.ResetPrefixCache(t.Context()))
 		r, p := start(t, first)
+		r.Generate(long(0, 1))
+		require.NoError(t, p.Flush(t.Context()))
 		var err error
 		for i := 0; err == nil; i++ {
 			_, err = p.Generate(t.Context(), long(i, 1))
