@@ -37,7 +37,7 @@ type suite struct {
 
 // properties are all of them, in the order in which they are checked.
 var properties = slices.Concat(lifecycle, underLoad, sameAnswer, draws, logprobs, parameters, structured, stops, refusals,
-	wireProperties, ollamaProperties)
+	wireProperties, ollamaProperties, poolingProperties)
 
 func newSuite(ctx context.Context, open starter, opts []Option) *suite {
 	s := &suite{ctx: ctx, opts: newOptions(opts), open: open, began: time.Now()}

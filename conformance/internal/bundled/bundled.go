@@ -35,6 +35,23 @@ func Open(cfg engine.Config) func(context.Context) (*engine.Engine, error) {
 	return func(ctx context.Context) (*engine.Engine, error) { return engine.Open(ctx, cfg) }
 }
 
+// PoolingConfig is a configuration of an engine that pools: with the bundled model's embeddings, or a
+// random classifier of two classes, or of one that scores pairs, which it writes to dir.
+func PoolingConfig(dir string, task llm.Task, classes int) (engine.Config, error) {
+	cfg := Config(engine.InProcess, 1)
+	if task == llm.TaskEmbed {
+		cfg.Task = task
+		return cfg, nil
+	}
+	cfg.Model = filepath.Join(dir, "classifier")
+	if err := os.Mkdir(cfg.Model, 0o755); err != nil {
+		return cfg, err
+	}
+	return cfg, fixtures.WriteCheckpoint(cfg.Model, fixtures.Spec{
+		Architecture: fixtures.Qwen2Classifier, Tokenizer: true, Labels: classes,
+	})
+}
+
 // Options are what the suite needs for a configuration. dir is an empty folder for checkpoints.
 func Options(dir string, cfg engine.Config) ([]conformance.Option, error) {
 	tight, damaged, missing, hungry := cfg, cfg, cfg, cfg
@@ -73,11 +90,16 @@ func ServerOptions() []conformance.Option {
 	}
 }
 
-// claims is everything but a server's APIs and, in process, a process.
+// notClaimed are the capabilities of servers, and of engines that pool.
+var notClaimed = []conformance.Capability{
+	conformance.OpenAIAPI, conformance.OllamaAPI, conformance.Embeddings, conformance.Classes, conformance.Scores,
+	conformance.Pooling, conformance.NormalisedVectors, conformance.ShorterEmbeddings,
+}
+
+// claims is everything else but, in process, a process.
 func claims(cfg engine.Config) []conformance.Capability {
 	return slices.DeleteFunc(conformance.Capabilities(), func(c conformance.Capability) bool {
-		return c == conformance.OpenAIAPI || c == conformance.OllamaAPI ||
-			c == conformance.OwnProcess && cfg.Core != engine.ChildProcess
+		return slices.Contains(notClaimed, c) || c == conformance.OwnProcess && cfg.Core != engine.ChildProcess
 	})
 }
 

@@ -17,7 +17,7 @@ type Mutant struct {
 	Test     string // or a package and one of its tests: it must fail and name what is kept
 	Names    string // what that is
 	File     string
-	On       string // "child", "served" or "ollama": where it shows; "" in process
+	On       string // a flag of the subject: where it shows; "" in process
 	add      string // to the end of the file
 	old, new string
 }

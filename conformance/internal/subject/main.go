@@ -14,6 +14,7 @@ import (
 	"github.com/enginetest/enginetest/conformance"
 	"github.com/enginetest/enginetest/conformance/internal/bundled"
 	"github.com/enginetest/enginetest/engine"
+	"github.com/enginetest/enginetest/llm"
 )
 
 func main() {
@@ -27,6 +28,9 @@ func main() {
 func run() error {
 	child := flag.Bool("child", false, "run the engine's core in a child process")
 	served := flag.Bool("served", false, "run the engine as a server in a process of its own")
+	embeds := flag.Bool("embed", false, "open the bundled model to embed")
+	classifies := flag.Bool("classify", false, "open a classifier of three classes")
+	scores := flag.Bool("score", false, "open a classifier that scores pairs of texts")
 	devices := flag.Int("devices", 1, "number of emulated devices that share the model")
 	only := flag.String("only", "", "check only properties that match `regexp`")
 	draws := flag.Int("draws", 5000, "tokens to draw")
@@ -49,10 +53,18 @@ func run() error {
 	defer os.RemoveAll(dir)
 	cfg := bundled.Config(core, *devices)
 	opts, err := bundled.Options(dir, cfg)
+	switch {
+	case *embeds:
+		cfg, err = bundled.PoolingConfig(dir, llm.TaskEmbed, 0)
+	case *classifies:
+		cfg, err = bundled.PoolingConfig(dir, llm.TaskClassify, 3)
+	case *scores:
+		cfg, err = bundled.PoolingConfig(dir, llm.TaskClassify, 1)
+	}
 	if err != nil {
 		return err
 	}
-	if *served {
+	if *served || *embeds || *classifies || *scores {
 		opts = bundled.ServerOptions()
 	}
 	opts = append(opts, conformance.Name(*name), conformance.Only(expr), conformance.Draws(*draws),
