@@ -65,18 +65,21 @@ func TestAVerbThatHangsEndsBeforeTheTest(t *testing.T) {
 	var failures []string
 	for left := 1500 * time.Millisecond; left < time.Minute; left *= 2 { // a busy machine needs more to start
 		s, started := newStuck(), false
+		free := sync.OnceFunc(func() { close(s.free) })
+		limit := time.AfterFunc(left+time.Minute, free) // a verb without a deadline fails below
 		failures = faketb.Run(func(ft *faketb.T) {
 			r := harness.Start(ending{ft, time.Now().Add(left)},
 				func(context.Context) (stuck, error) { return s, nil }, noGPU...)
 			started = true
 			r.GenerateGreedy("x", 1)
 		})
-		close(s.free)
+		limit.Stop()
+		free()
 		if started {
 			break
 		}
 	}
-	require.Len(t, failures, 2)
+	require.Len(t, failures, 2, "the verb ends before the test's deadline, and then the teardown fails")
 	assert.Contains(t, failures[0], "generate: harness_test.stuck has not returned 1s after its context ended "+
 		"(the test's own deadline is near (go test -timeout)): it is in harness_test.stuck.Generate harness/hang_test.go:")
 	assert.Contains(t, failures[1], "TestPlanted is not gone", "the teardown says what the engine does meanwhile")
@@ -123,6 +126,8 @@ func TestAStartThatHangsEndsBeforeTheTest(t *testing.T) {
 		t.Skip("waits for seconds")
 	}
 	free, down := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(free) })
+	defer time.AfterFunc(time.Minute, release).Stop() // a start without a deadline fails below
 	failures := faketb.Run(func(ft *faketb.T) {
 		open := func(ctx context.Context) (*toy, error) {
 			<-free
@@ -132,11 +137,11 @@ func TestAStartThatHangsEndsBeforeTheTest(t *testing.T) {
 		}
 		harness.Start(ending{ft, time.Now().Add(3 * time.Second)}, open, append(noGPU, harness.StartTimeout(time.Hour))...)
 	})
-	require.Len(t, failures, 1)
+	require.Len(t, failures, 1, "the start ends before the test's deadline")
 	assert.Contains(t, failures[0], "TestPlanted did not start: open has not returned 1s after its context ended "+
 		"(the test's own deadline is near (go test -timeout)): it is in harness_test.TestAStartThatHangs")
 	assert.Contains(t, failures[0], "and what was started of it is still there", "the teardown says what is left")
-	close(free)
+	release()
 	select {
 	case <-down:
 	case <-time.After(time.Minute):
