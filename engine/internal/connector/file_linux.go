@@ -105,9 +105,9 @@ func (f *file) enter(o *Options) (locked bool, err error) {
 
 // create makes the file an empty segment. A process that dies in it leaves one that is not ready.
 func (f *file) create(o *Options) error {
-	var first [pageSize]byte
-	if n, err := f.f.ReadAt(first[:], 0); n > 0 && (n < 8 || (*header)(unsafe.Pointer(&first)).magic != magic) {
-		start := first[:min(n, 16)]
+	var first, page firstPage
+	if n, err := f.f.ReadAt(first.bytes(), 0); n > 0 && (n < 8 || first.magic != magic) {
+		start := first.bytes()[:min(n, 16)]
 		return &MismatchError{f.path, fmt.Sprintf("not a KV segment: it begins with %s", strconv.Quote(string(start)))}
 	} else if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("connector: %w", err)
@@ -116,10 +116,9 @@ func (f *file) create(o *Options) error {
 	if err != nil {
 		return err
 	}
-	var page [pageSize]byte
-	h := (*header)(unsafe.Pointer(&page))
+	h := &page.header
 	h.magic, h.blockBytes, h.slots, h.model = magic, g.blockBytes, g.slots, o.Model
-	if _, err := f.f.WriteAt(page[:], 0); err != nil {
+	if _, err := f.f.WriteAt(page.bytes(), 0); err != nil {
 		return fmt.Errorf("connector: %w", err)
 	}
 	if err := f.f.Truncate(pageSize); err != nil { // what is added is zero
@@ -129,7 +128,7 @@ func (f *file) create(o *Options) error {
 		return fmt.Errorf("connector: %s: %d bytes: %w", f.path, g.size(), err)
 	}
 	h.ready.Store(1)
-	if _, err := f.f.WriteAt(page[:], 0); err != nil {
+	if _, err := f.f.WriteAt(page.bytes(), 0); err != nil {
 		return fmt.Errorf("connector: %w", err)
 	}
 	return nil
@@ -151,9 +150,9 @@ func (f *file) reserve(size int64) error {
 
 // adopt maps a segment that someone has made.
 func (f *file) adopt(o *Options) (again bool, err error) {
-	var page [pageSize]byte
-	h := (*header)(unsafe.Pointer(&page))
-	if n, err := f.f.ReadAt(page[:], 0); err != nil && n < pageSize && !errors.Is(err, io.EOF) {
+	var page firstPage
+	h := &page.header
+	if n, err := f.f.ReadAt(page.bytes(), 0); err != nil && n < pageSize && !errors.Is(err, io.EOF) {
 		return false, fmt.Errorf("connector: %w", err)
 	}
 	if h.magic != magic || h.ready.Load() != 1 {
@@ -264,12 +263,12 @@ func (f *file) close() error {
 
 // ours reports whether the file is empty or a segment, and not what a mistaken path names.
 func (f *file) ours() bool {
-	var first [8]byte
-	n, err := f.f.ReadAt(first[:], 0)
+	var first firstPage
+	n, err := f.f.ReadAt(first.bytes(), 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return false
 	}
-	return n == 0 || n == 8 && *(*uint64)(unsafe.Pointer(&first)) == magic
+	return n == 0 || n >= 8 && first.magic == magic
 }
 
 func (f *file) address() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(f.memory))) }

@@ -25,6 +25,14 @@ type header struct {
 	blocks     atomic.Int64  // published; a process that is killed may leave it one too high
 }
 
+// firstPage is the header as it is read and written.
+type firstPage struct {
+	header
+	_ [pageSize - unsafe.Sizeof(header{})]byte
+}
+
+func (p *firstPage) bytes() []byte { return (*[pageSize]byte)(unsafe.Pointer(p))[:] }
+
 // row describes a place. Its word says who may touch the rest.
 type row struct {
 	word atomic.Uint64 // state, owner and a number that grows with each change
