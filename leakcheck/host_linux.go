@@ -363,10 +363,7 @@ func (h *HostState) threads() {
 	for _, t := range threads.All() {
 		it := hostItem{kind: KindThread, hidden: !t.Left}
 		if t.Left {
-			it.what = "without a name of its own in " + t.Code
-			if t.Own {
-				it.what = strconv.Quote(t.Name) + " in " + t.Code
-			}
+			it.what = strconv.Quote(t.Name) + " in " + t.Code
 			it.name = fmt.Sprintf("C thread %d %s still runs, %s after its start", t.ID, it.what, round(t.Age))
 		}
 		h.items[fmt.Sprintf("thread %d started %d", t.ID, t.Start)] = it

@@ -29,12 +29,10 @@ var pools = regexp.MustCompile(`^lib(gomp|omp|iomp[0-9]*|tbb(_preview|malloc|mal
 // basic are the libraries of the C language, in which every thread may be.
 var basic = regexp.MustCompile(`^(lib(c|pthread|dl|m|rt|gcc_s|stdc\+\+)|ld-linux.*|ld-musl.*|ld)[-.]|^\[vdso\]`)
 
-// describe says what a thread of C does.
-func describe(k identity, name string, maps []mapping) Thread {
+// describe says what a thread of C does. A name that a thread of Go's has, too, was inherited.
+func describe(k identity, name string, ofGo map[string]bool, maps []mapping) Thread {
 	t := Thread{ID: k.id, Name: name, Start: k.start, Age: age(k.start), Code: code(k.id, maps)}
-	process, _ := os.ReadFile("/proc/self/comm")
-	t.Own = name != strings.TrimSpace(string(process))
-	t.Left = !exempt(name, t.Code)
+	t.Left = !ofGo[name] && !exempt(name, t.Code)
 	return t
 }
 

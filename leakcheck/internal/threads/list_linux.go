@@ -37,10 +37,16 @@ func All() (out []Thread) {
 	if !driven(maps) && len(strangers(now)) > 0 {
 		confirm(now)
 	}
+	ofGo := map[string]bool{}
+	for k, name := range now {
+		if !seen.ofC[k] {
+			ofGo[name] = true
+		}
+	}
 	for k, name := range now {
 		t := Thread{ID: k.id, Start: k.start}
 		if seen.ofC[k] && !driven(maps) {
-			t = describe(k, name, maps)
+			t = describe(k, name, ofGo, maps)
 		}
 		out = append(out, t)
 	}
