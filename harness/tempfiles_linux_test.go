@@ -33,7 +33,7 @@ type leavesFiles struct {
 }
 
 func shmName(t *testing.T, prefix string) string {
-	path := filepath.Join("/dev/shm", prefix+"enginetest-"+strconv.FormatUint(rand.Uint64(), 36))
+	path := filepath.Join("/dev/shm", prefix+"planted-"+strconv.FormatUint(rand.Uint64(), 36))
 	t.Cleanup(func() { os.Remove(path) })
 	return path
 }

@@ -115,8 +115,8 @@ func inChildCores(t *testing.T, name string, body func(t *testing.T, cfg engine.
 // planted is what tests of other packages plant in shared memory. It is no child's of this one: go
 // test ./... runs packages beside each other.
 var planted = []string{
-	"/dev/shm/forkproc-*", "/dev/shm/et-*", "/dev/shm/sem.et-*", "/dev/shm/planted-*", "/dev/shm/heldout-*",
-	"/dev/shm/leakcheck-test*",
+	"/dev/shm/forkproc-*", "/dev/shm/et-*", "/dev/shm/sem.et-*", "/dev/shm/planted-*", "/dev/shm/sem.planted-*",
+	"/dev/shm/heldout-*", "/dev/shm/leakcheck-test*",
 }
 
 func (m mode) config() engine.Config {
