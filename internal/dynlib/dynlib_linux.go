@@ -3,10 +3,16 @@
 // Package dynlib calls C libraries that are found at run time, without cgo.
 package dynlib
 
-import "github.com/ebitengine/purego"
+import (
+	"runtime"
+
+	"github.com/ebitengine/purego"
+)
 
 // Open opens a shared object; symbols of it stay out of the process's global namespace.
 func Open(path string) (uintptr, error) {
+	runtime.LockOSThread() // why it failed is kept per thread, and asked for in a second call
+	defer runtime.UnlockOSThread()
 	return purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 }
 
