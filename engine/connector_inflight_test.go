@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// openSharing opens an engine whose transfers over a segment can fail.
-func openSharing(t *testing.T, f *faulty, cfg Config) *Engine {
+// openSharing opens an engine whose transfers over a segment can fail, and may take for timeout.
+func openSharing(t *testing.T, f *faulty, cfg Config, timeout time.Duration) *Engine {
 	t.Helper()
 	e, err := open(t.Context(), cfg, func(c *core) (model, error) {
-		c.offload.options.Timeout = time.Minute
+		c.offload.options.Timeout = timeout
 		c.offload.connect = func(size int64) (offload.Connector, error) {
 			var err error
 			f.Connector, err = c.offload.segment(size)
@@ -63,7 +63,7 @@ func TestConnectorInFlight(t *testing.T) {
 			path := kvFile(t)
 			fault, hung := hanging()
 			f := &faulty{store: fault}
-			p := openSharing(t, f, sharing(path, producer))
+			p := openSharing(t, f, sharing(path, producer), time.Minute)
 			shutdownAfter(t, p)
 			healthy := openTiny(t, sharing(path, producer))
 			generate(t, p, withLogprobs(prompt100))
@@ -73,7 +73,7 @@ func TestConnectorInFlight(t *testing.T) {
 
 			fault, hung = hanging()
 			g := &faulty{load: fault}
-			d := openSharing(t, g, sharing(path, consumer))
+			d := openSharing(t, g, sharing(path, consumer), time.Minute)
 			shutdownAfter(t, d)
 			req := withLogprobs(prompt100)
 			req.ID = "it"
@@ -109,20 +109,10 @@ func TestConnectorThatHangs(t *testing.T) {
 	path := kvFile(t)
 	store, hung, release := deaf()
 	f := &faulty{store: store}
-	cfg := sharing(path, "")
-	e, err := open(t.Context(), cfg, func(c *core) (model, error) {
-		c.offload.options.Timeout = 50 * time.Millisecond
-		c.offload.connect = func(size int64) (offload.Connector, error) {
-			var err error
-			f.Connector, err = c.offload.segment(size)
-			return f, err
-		}
-		return loadCheckpoint(c)
-	})
-	require.NoError(t, err)
+	e := openSharing(t, f, sharing(path, ""), 50*time.Millisecond)
 	ask12(t, e)
 	<-hung
-	err = e.Shutdown(t.Context())
+	err := e.Shutdown(t.Context())
 	var leak *LeakError
 	require.ErrorAs(t, err, &leak)
 	require.Len(t, leak.Holdings, 1)

@@ -54,7 +54,8 @@ func newCore(cfg Config) *core {
 	c.loop.out, c.loop.drains = out, c.drainer
 	c.loop.watchdog = watchdog{cfg: &c.cfg, log: c.log, life: life, phase: now, drains: c.drainer}
 	c.intake = &intake{
-		cfg: &c.cfg, ledger: c.ledger, life: life, box: box, inputs: c.inputProcessor, reqs: reqs, out: out, admit: c.loop.admit,
+		cfg: &c.cfg, ledger: c.ledger, life: life, box: box, inputs: c.inputProcessor, reqs: reqs, out: out,
+		admit: c.loop.admit,
 	}
 	c.sleeper = &sleeper{
 		cfg: &c.cfg, log: c.log, ledger: c.ledger, life: life, reqs: reqs, loop: c.loop, grammars: c.inputProcessor.grammars,

@@ -86,7 +86,8 @@ func (in *intake) precheck(reqs []Request, own *callClient) error {
 		if n < 1 || n > maxSeqsOfRequest { // refused by its own bound, if it is not 1
 			n = 1
 		}
-		need.add(clientOf(&reqs[i], own), load{seqs: int64(n), bytes: int64(len(reqs[i].Prompt)) + embedBytes(reqs[i].PromptEmbeds)})
+		bytes := int64(len(reqs[i].Prompt)) + embedBytes(reqs[i].PromptEmbeds)
+		need.add(clientOf(&reqs[i], own), load{seqs: int64(n), bytes: bytes})
 	}
 	in.life.mu.Lock()
 	defer in.life.mu.Unlock()

@@ -103,7 +103,7 @@ func (e *promptEmbeds) enter(l *ledger.Ledger) {
 	e.holding = l.Add(ledger.Holding{Owner: promptEmbedsOwner, Kind: "heap", Device: "host", Bytes: e.bytes()})
 }
 
-// release lets go of the embeddings. A second call has no effect.
+// release frees the embeddings. A second call has no effect.
 func (e *promptEmbeds) release() {
 	if e == nil || e.ledger == nil {
 		return

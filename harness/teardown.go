@@ -193,7 +193,8 @@ func (h *handle) holdings(ctx context.Context, devices []string, allow []leakche
 func (f *Fixture) goroutines(ctx context.Context) (string, error) {
 	err := f.scope.Gone(ctx)
 	var found *leakcheck.Error
-	if errors.As(err, &found) && !slices.ContainsFunc(found.Findings, func(l leakcheck.Finding) bool { return !l.Inferred }) {
+	labelled := func(l leakcheck.Finding) bool { return !l.Inferred }
+	if errors.As(err, &found) && !slices.ContainsFunc(found.Findings, labelled) {
 		err = f.explained(found) // no other scope had them, but an engine outside of any may have
 	}
 	return "none of this fixture runs", err

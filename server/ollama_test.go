@@ -79,7 +79,9 @@ func TestOllamaUnload(t *testing.T) {
 // when the request was over before.
 func refusesUnload(t *testing.T, s *server.Server, runner int) bool {
 	t.Helper()
-	answer := s.Stream(within(t), llm.Request{Prompt: story, Sampling: llm.SamplingParams{MaxTokens: 64, Temperature: 1.5}})
+	answer := s.Stream(within(t), llm.Request{
+		Prompt: story, Sampling: llm.SamplingParams{MaxTokens: 64, Temperature: 1.5},
+	})
 	next, stop := iter.Pull2(answer)
 	defer stop()
 	_, err, more := next()

@@ -19,7 +19,7 @@ var waits = map[string]map[int64]string{
 // driverThread is how the driver names its threads: "cuda-EvtHandlr", "cuda00001400006".
 var driverThread = regexp.MustCompile(`^cuda(-|\d{4})`)
 
-// DriverThread reports whether the driver gives its threads such a name.
+// DriverThread reports whether the driver names its threads like this.
 func DriverThread(name string) bool { return driverThread.MatchString(name) }
 
 // most entries of a poll that are believed.

@@ -36,7 +36,7 @@ func lockThread() bool {
 }
 
 // holdMainThread occupies threads, at most limit, until one of them is the main one, closes held,
-// and lets go of them at release.
+// and frees them at release.
 func holdMainThread(held, release chan bool, limit int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

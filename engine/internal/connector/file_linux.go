@@ -252,7 +252,7 @@ func (f *file) close() error {
 		_, _ = f.lock(int64(f.id), unix.F_UNLCK) // which goes with the descriptor at the latest
 		f.id = 0
 	}
-	// Of several that close at once, each lets go before it asks: one of them is alone then.
+	// Of several that close at once, each releases its lock before it asks: one of them is alone then.
 	_, _ = f.lock(0, unix.F_UNLCK)
 	var err error
 	if alone, _ := f.lock(0, unix.F_WRLCK); alone && f.ours() && f.linked() {

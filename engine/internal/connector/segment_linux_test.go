@@ -246,7 +246,7 @@ func TestMismatch(t *testing.T) {
 	assert.NoFileExists(t, path)
 }
 
-// An Open that fails when memory is to be taken leaves no file.
+// An Open that cannot have its memory leaves no file.
 func TestOpenFails(t *testing.T) {
 	path, boom := filepath.Join(t.TempDir(), "kv"), errors.New("boom")
 	o := options(path, 3)

@@ -44,7 +44,7 @@ func (t *Tier) drain(ctx context.Context) error {
 	return e
 }
 
-// Reset returns up every transfer, lets go of all blocks of the device, forgets what is kept, and
+// Reset returns up every transfer, releases all blocks of the device, forgets what is kept, and
 // puts a tier back to use. When the connector stays busy (a [BusyError]), nothing is forgotten and
 // the tier is out of use until a Reset goes well: what it keeps is not found either.
 func (t *Tier) Reset(ctx context.Context) error {
